@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -50,12 +49,6 @@ def _tenfold(op: Any, grad: Any) -> Any:
     return 10.0 * grad
 
 
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with aioflow.Graph().as_default():
-        yield
-
-
 def value(tensor: Any, feeds: Any = None) -> Any:
     return evaluate([tensor], feeds)[0]
 
@@ -95,7 +88,7 @@ def test_xs_upstream_of_other_xs_and_repeated_xs() -> None:
     assert [float(v) for v in evaluate([first, second, again])] == [30.0, 5.0, 30.0]
 
 
-def test_unconnected_xs() -> None:
+def test_unconnected_xs_have_no_gradient_or_zeros() -> None:
     x, other = aioflow.constant([1.0, 2.0]), aioflow.constant([3.0])
     assert aioflow.gradients(x * 2.0, other) == [None]
     (zeros,) = aioflow.gradients(x * 2.0, other, unconnected_gradients=aioflow.UnconnectedGradients.ZERO)
@@ -285,7 +278,7 @@ def test_indexed_slices_need_a_dense_shape() -> None:
     assert convert_n_to_tensor_or_indexed_slices([None, slices])[1] is slices
 
 
-def test_hessians() -> None:
+def test_hessians_equal_second_derivatives() -> None:
     x = aioflow.constant([1.0, 2.0, 3.0])
     (found,) = aioflow.hessians(x[0] * x[1] * x[1] + x[2] * x[2] * x[2], x)
     assert value(found).tolist() == [[0.0, 4.0, 0.0], [4.0, 2.0, 0.0], [0.0, 0.0, 18.0]]
@@ -320,7 +313,7 @@ def test_registering_a_gradient_twice_is_rejected() -> None:
         aioflow.no_gradient("Mul")
 
 
-def test_custom_gradient() -> None:
+def test_custom_gradient_replaces_the_computed_one() -> None:
     @aioflow.custom_gradient
     def clipped(x: Any, y: Any) -> Any:
         def grad(dz: Any) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,6 @@ from aioflow.testing.gradcheck import check_gradients
 from tests.support.dense import dense
 
 X, W = np.array([0.5, 0.3]), np.array([0.7, -0.4])
-
-
-@pytest.fixture
-def graph() -> Iterator[af.Graph]:
-    with af.Graph().as_default() as made:
-        yield made
 
 
 def times(n: Any, body: Callable[..., Any], *start: Any, **options: Any) -> Any:

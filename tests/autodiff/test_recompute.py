@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,6 @@ import aioflow as af
 from aioflow.errors import UnimplementedError
 
 Wrap = Callable[[Any], Any]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with af.Graph().as_default():
-        yield
 
 
 def plain(f: Any) -> Any:
@@ -195,7 +189,7 @@ async def test_recomputed_function_with_a_tensor_array() -> None:
     await both(build)
 
 
-async def test_nested_recomputation() -> None:
+async def test_nested_recomputation_gives_the_same_gradients() -> None:
     def build(wrap: Wrap) -> tuple[Any, list[Any]]:
         w, x = weights(4, 4), af.constant(np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32))
 

@@ -75,7 +75,9 @@ def test_mismatched_result_is_not_written() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matmul_in_parts_equals_numpy(
+    left: tuple[int, ...], right: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (products, deep_products):
         monkeypatch.setattr(module, "thread_count", lambda: 3)  # independent of the machine
     a, b = operands(left, right, dtype)
@@ -142,7 +144,7 @@ def test_matmul_writes_into_the_given_result(rows: int, monkeypatch: pytest.Monk
     assert not wide[:, 52:].any()
 
 
-def test_matmul_here() -> None:
+def test_matmul_here_writes_into_its_output() -> None:
     for shape in ((5, 6), (300, 200)):
         a = np.random.default_rng(0).standard_normal(shape)
         out = np.empty((shape[0], shape[0]))
@@ -151,13 +153,13 @@ def test_matmul_here() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100, 300])
-def test_dot(size: int) -> None:
+def test_dot_equals_numpy_for_every_rank(size: int) -> None:
     m, v = np.arange(float(size * size)).reshape(size, size), np.arange(float(size))
     for a, b in ((v, v), (v, m), (m, v), (m, m)):
         np.testing.assert_allclose(dot(a, b), np.dot(a, b))
 
 
-def test_einsum() -> None:
+def test_einsum_equals_numpy_and_returns_views() -> None:
     a, b, c = (np.random.default_rng(i).standard_normal((40, 40)) for i in range(3))
     for optimize in (False, True, "greedy"):
         np.testing.assert_allclose(einsum("ij,jk,kl->il", a, b, c, optimize=optimize), a @ b @ c, atol=1e-9)

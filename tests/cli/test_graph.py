@@ -133,7 +133,7 @@ def test_file_may_have_any_name(trained: str) -> None:
     assert titles(drawn(str(odd))) == titles(drawn(trained))
 
 
-def test_graphviz(trained: str) -> None:
+def test_graph_writes_a_dot_file(trained: str) -> None:
     path = Path(trained).parent / "graph.dot"
     assert main(["graph", trained, "-o", str(path), "--depth", "1", "--fetch", "layer1/relu"]) == 0
     text = path.read_text()

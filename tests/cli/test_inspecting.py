@@ -189,7 +189,7 @@ def test_checkpoints_of_tensorflow(name: str, moved: bool, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("name", ["ck-9.meta", "text.meta", "renamed"])
-def test_meta_graphs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_recognizes_meta_graphs(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(train(tmp_path))
     shutil.move(tmp_path / name, tmp_path / f"alone_{name}")
     found = document(capsys, tmp_path / f"alone_{name}")

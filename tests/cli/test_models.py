@@ -483,7 +483,9 @@ def test_signature_without_an_estimate_is_still_shown(tmp_path: Path, capsys: py
     assert "  out  y  float32  [2]" in capsys.readouterr().out.splitlines()
 
 
-def test_narrow_terminals(ours: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_fit_into_narrow_terminals(
+    ours: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(tables, "width", lambda: 40)
     assert main(["inspect", str(ours)]) == 0
     ops = output(capsys).partition("\nops\n")[2].splitlines()

@@ -28,7 +28,7 @@ from aioflow.runtime.worker import Worker
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, scattered
-from tests.runtime.test_partition import bits
+from tests.support.outcomes import bits
 from tests.support.random_examples import examples
 
 

@@ -59,7 +59,7 @@ async def test_every_program_has_numpys_sum(count: int, known: bool) -> None:
 
 
 @pytest.mark.parametrize(("op", "expected"), [("mean", 2.0), ("max", 4.0), ("min", 0.0), ("prod", 0.0)])
-async def test_other_reductions(op: str, expected: float) -> None:
+async def test_all_reduce_across_applies_each_reduction(op: str, expected: float) -> None:
     devices = [f"/job:worker/task:{task}" for task in range(3)]
     async with AsyncExitStack() as stack:
         servers = await stack.enter_async_context(cluster(*["worker"] * 3))

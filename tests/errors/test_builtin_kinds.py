@@ -18,12 +18,6 @@ NOTHING: Any = None
 NUMBER: Any = 3
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Any:
-    with aioflow.Graph().as_default() as made:
-        yield made
-
-
 def x() -> Any:
     return aioflow.placeholder("float32", [2], name="x")
 

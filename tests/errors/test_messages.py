@@ -32,12 +32,6 @@ def run(fetches: Any, feeds: Any = None) -> Any:
         return session.run_sync(fetches, feeds)
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Any:
-    with af.Graph().as_default() as graph:
-        yield graph
-
-
 # ── dtypes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {

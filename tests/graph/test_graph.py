@@ -234,7 +234,7 @@ def test_engine_files_are_never_the_users_line(tmp_path: Path) -> None:
 # -- collections ---------------------------------------------------------------------------------------------------
 
 
-def test_collections(graph: af.Graph) -> None:
+def test_collections_keep_order_and_are_filtered_by_scope(graph: af.Graph) -> None:
     a, b = af.constant(1, name="part/a"), af.constant(1, name="b")
     for item in (a, b, 3):
         af.add_to_collection("things", item)

@@ -458,7 +458,9 @@ def test_pipes_and_folders_are_not_replaced(tmp_path: Path) -> None:
         (lambda folder: af.train.write_graph(GraphDef(), folder / "file", "g"), errors.OpError),
     ],
 )
-def test_file_errors(tmp_path: Path, attempt: Callable[[Path], Any], error: type[Exception]) -> None:
+def test_files_that_cannot_be_opened_raise_typed_errors(
+    tmp_path: Path, attempt: Callable[[Path], Any], error: type[Exception]
+) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(error):
         attempt(tmp_path)

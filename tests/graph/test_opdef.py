@@ -85,7 +85,7 @@ def test_attributes_are_parsed(text: str, kind: str, default: Any, minimum: int 
     assert attr.has_default is (" = " in text)
 
 
-def test_allowed_values() -> None:
+def test_signature_lists_allowed_values_and_a_default() -> None:
     assert _attr("T: {float32, int32}").allowed == (dtypes.float32, dtypes.int32)
     assert _attr("T: {float32, int32} = int32").default is dtypes.int32
     assert _attr("p: {'SAME', 'VALID'} = 'SAME'").allowed == ("SAME", "VALID")
@@ -228,7 +228,7 @@ def test_a_failed_node_leaves_nothing_in_the_graph(graph: af.Graph) -> None:
 # -- the registry --------------------------------------------------------------------------------------------------
 
 
-def test_the_registry() -> None:
+def test_registry_refuses_a_second_definition() -> None:
     registry = OpRegistry()
     matmul = registry.register(OpDef("MatMul", (), ()))
     assert "MatMul" in registry

@@ -109,7 +109,7 @@ def test_a_difference_below_zero_is_rejected() -> None:
         Dimension(3) - 5
 
 
-def test_merging_dimensions() -> None:
+def test_dimensions_merge_if_compatible() -> None:
     assert Dimension(3).merge_with(None) == 3
     assert Dimension(None).merge_with(3) == 3
     assert Dimension(None).merge_with(None).value is None
@@ -213,7 +213,7 @@ def test_equality_of_shapes() -> None:
     assert TensorShape([])  # a scalar's shape is known
 
 
-def test_joining_shapes() -> None:
+def test_shapes_are_joined_with_lists() -> None:
     more: list[int | None] = [2, None]
     assert TensorShape([1]) + more == [1, 2, None]
     assert more + TensorShape([1]) == [2, None, 1]
@@ -221,7 +221,7 @@ def test_joining_shapes() -> None:
     assert TensorShape([1]).concatenate(None).ndims is None
 
 
-def test_merging_shapes() -> None:
+def test_shapes_merge_if_compatible() -> None:
     assert TensorShape([2, None]).merge_with([None, 3]) == [2, 3]
     assert TensorShape(None).merge_with([2]) == [2]
     for other in ([3, 3], [2]):
@@ -327,7 +327,7 @@ def test_static_broadcasting_agrees_with_numpy(dims: list[Dims]) -> None:
         ([(1, None), (5, 1, 1)], (5, 1, None)),
     ],
 )
-def test_broadcast_dims(dims: list[Dims], result: Dims) -> None:
+def test_broadcast_dims_follow_numpy(dims: list[Dims], result: Dims) -> None:
     assert broadcast_dims(dims) == result
 
 

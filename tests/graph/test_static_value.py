@@ -171,7 +171,7 @@ PARTIAL: list[tuple[str, Callable[[], af.Tensor], Any]] = [
 
 
 @pytest.mark.parametrize(("build", "expected"), [c[1:] for c in PARTIAL], ids=[c[0] for c in PARTIAL])
-def test_partial_values(build: Callable[[], af.Tensor], expected: Any) -> None:
+def test_partial_value_has_the_known_elements(build: Callable[[], af.Tensor], expected: Any) -> None:
     value = partial_value(build())
     assert (None if value is None else value.tolist()) == expected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
@@ -22,13 +22,11 @@ from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.sync.background import Background
 from tests.net.clusters import cluster, inproc
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on, turns_until_ended
-
-Loop = Callable[[], asyncio.AbstractEventLoop]
+from tests.support.cancelling import cancel_at_each_turn, turns_until_ended
+from tests.support.loops import on_each_loop
 
 LIMIT = 60.0
 TURNS = 200
-on_each_loop = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 on_each_transport = pytest.mark.parametrize("tcp", [False, True], ids=["inproc", "tcp"])
 
 
@@ -63,79 +61,70 @@ async def until_registered(server: Server, count: int) -> None:
 
 @on_each_loop
 @on_each_transport
-def test_session_leaves_nothing_when_cancelled_at_each_turn(loop: Loop, tcp: bool) -> None:
+async def test_session_leaves_nothing_when_cancelled_at_each_turn(tcp: bool) -> None:
     graph, y = step_of_three_tasks()
 
-    async def main() -> None:
-        async with cluster("a", "b", tcp=tcp) as servers:
+    async with cluster("a", "b", tcp=tcp) as servers:
 
-            async def use() -> None:
-                async with af.Session(servers[0].target, graph=graph) as session:
-                    assert await session.run(y) == 4.0
+        async def use() -> None:
+            async with af.Session(servers[0].target, graph=graph) as session:
+                assert await session.run(y) == 4.0
 
-            async def nothing_is_registered() -> None:
-                for server in servers:
-                    await until_registered(server, 0)
+        async def nothing_is_registered() -> None:
+            for server in servers:
+                await until_registered(server, 0)
 
-            await cancel_at_each_turn(use, nothing_is_registered, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(use, nothing_is_registered, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
 @on_each_transport
-def test_run_leaves_no_registered_part_when_cancelled_at_each_turn(loop: Loop, tcp: bool) -> None:
+async def test_run_leaves_no_registered_part_when_cancelled_at_each_turn(tcp: bool) -> None:
     graph, y = step_of_three_tasks()
 
-    async def main() -> None:
-        async with cluster("a", "b", tcp=tcp) as servers, af.Session(servers[0].target, graph=graph) as session:
-            await session.run(y)  # opens the connections, which stay
+    async with cluster("a", "b", tcp=tcp) as servers, af.Session(servers[0].target, graph=graph) as session:
+        await session.run(y)  # opens the connections, which stay
 
-            async def run() -> None:
-                await session._cache.drop()
-                assert await session.run(y) == 4.0
+        async def run() -> None:
+            await session._cache.drop()
+            assert await session.run(y) == 4.0
 
-            async def only_steps_of_the_cache_are_registered() -> None:
-                for server in servers:
-                    await until_registered(server, len(session._cache.steps))
-                assert await session.run(y) == 4.0
+        async def only_steps_of_the_cache_are_registered() -> None:
+            for server in servers:
+                await until_registered(server, len(session._cache.steps))
+            assert await session.run(y) == 4.0
 
-            await cancel_at_each_turn(run, only_steps_of_the_cache_are_registered, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(run, only_steps_of_the_cache_are_registered, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
 @on_each_transport
-def test_run_raises_plain_error_when_session_closes_at_each_turn(loop: Loop, tcp: bool) -> None:
+async def test_run_raises_plain_error_when_session_closes_at_each_turn(tcp: bool) -> None:
     """Raise no ExceptionGroup and no CancelledError of asyncio: nothing has cancelled the caller."""
     graph, y = step_of_three_tasks()
 
-    async def main() -> None:
-        async with cluster("a", "b", tcp=tcp) as servers:
-            for turns in turns_until_ended(TURNS):
-                session = af.Session(servers[0].target, graph=graph)
-                run = asyncio.get_running_loop().create_task(session.run(y))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                has_ended = run.done()
-                async with asyncio.timeout(LIMIT):
-                    await session.close()
-                    await asyncio.wait([run])
-                assert not run.cancelled(), turns
-                error = run.exception()
-                assert error is None or isinstance(error, OpError), turns
-                for server in servers:
-                    await until_registered(server, 0)
-                if has_ended:
-                    break
-
-    run_on(loop, main())
+    async with cluster("a", "b", tcp=tcp) as servers:
+        for turns in turns_until_ended(TURNS):
+            session = af.Session(servers[0].target, graph=graph)
+            run = asyncio.get_running_loop().create_task(session.run(y))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            has_ended = run.done()
+            async with asyncio.timeout(LIMIT):
+                await session.close()
+                await asyncio.wait([run])
+            assert not run.cancelled(), turns
+            error = run.exception()
+            assert error is None or isinstance(error, OpError), turns
+            for server in servers:
+                await until_registered(server, 0)
+            if has_ended:
+                break
 
 
 @on_each_loop
 @pytest.mark.parametrize("device", ["/job:client", "/job:a"])
-def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(loop: Loop, device: str) -> None:
+async def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(device: str) -> None:
     begun, go = threading.Event(), threading.Event()
 
     def hold(value: Any) -> Any:
@@ -149,25 +138,22 @@ def test_session_close_leaves_nothing_when_cancelled_while_a_kernel_runs(loop: L
             x = af.constant(1.0) + 1.0
         (y,) = af.py_func(hold, [x], [af.float32])
 
-    async def main() -> None:
-        async with cluster("a") as (server,):
-            tasks = asyncio.all_tasks()
-            session = af.Session(server.target, graph=graph)
-            run = asyncio.get_running_loop().create_task(session.run(y))
-            async with asyncio.timeout(LIMIT):
-                while not begun.is_set():  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                close = asyncio.get_running_loop().create_task(session.close())
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                    close.cancel()
-                go.set()
-                await asyncio.gather(run, close, return_exceptions=True)
-                while asyncio.all_tasks() - tasks:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                await until_registered(server, 0)
-
-    run_on(loop, main())
+    async with cluster("a") as (server,):
+        tasks = asyncio.all_tasks()
+        session = af.Session(server.target, graph=graph)
+        run = asyncio.get_running_loop().create_task(session.run(y))
+        async with asyncio.timeout(LIMIT):
+            while not begun.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            close = asyncio.get_running_loop().create_task(session.close())
+            for _ in range(10):
+                await asyncio.sleep(0)
+                close.cancel()
+            go.set()
+            await asyncio.gather(run, close, return_exceptions=True)
+            while asyncio.all_tasks() - tasks:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await until_registered(server, 0)
 
 
 class ClosedLink:
@@ -225,68 +211,53 @@ async def test_outcomes_closes_calls_that_have_not_begun() -> None:
 
 @on_each_loop
 @on_each_transport
-def test_server_leaves_nothing_when_cancelled_at_each_turn(loop: Loop, tcp: bool) -> None:
+async def test_server_leaves_nothing_when_cancelled_at_each_turn(tcp: bool) -> None:
     async def serve() -> None:
         async with cluster("a", tcp=tcp) as (server,):
             await server.drain(1.0)
 
-    async def main() -> None:
-        await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+    await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
-def test_health_and_status_leave_nothing_when_cancelled_at_each_turn(loop: Loop) -> None:
-    async def main() -> None:
-        async with cluster("a", "b", tcp=True) as servers:
+async def test_health_and_status_leave_nothing_when_cancelled_at_each_turn() -> None:
+    async with cluster("a", "b", tcp=True) as servers:
 
-            async def ask() -> None:
-                async with af.Session(servers[0].target, graph=af.Graph()) as session:
-                    await session.health()
+        async def ask() -> None:
+            async with af.Session(servers[0].target, graph=af.Graph()) as session:
+                await session.health()
 
-            await cancel_at_each_turn(ask, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(ask, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
 @on_each_transport
-def test_listener_leaves_nothing_when_cancelled_at_each_turn(loop: Loop, tcp: bool) -> None:
+async def test_listener_leaves_nothing_when_cancelled_at_each_turn(tcp: bool) -> None:
     async def serve() -> None:
         async with listen(address(tcp), until_ended):
             await asyncio.sleep(0)
 
-    async def main() -> None:
-        await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+    await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
 @on_each_transport
-def test_connect_leaves_nothing_when_cancelled_at_each_turn(loop: Loop, tcp: bool) -> None:
-    async def main() -> None:
-        async with listen(address(tcp), until_ended) as listener:
+async def test_connect_leaves_nothing_when_cancelled_at_each_turn(tcp: bool) -> None:
+    async with listen(address(tcp), until_ended) as listener:
 
-            async def use() -> None:
-                async with await connect(listener.address):
-                    pass
+        async def use() -> None:
+            async with await connect(listener.address):
+                pass
 
-            await cancel_at_each_turn(use, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(use, turns=TURNS, until_ended=True)
 
 
 @on_each_loop
-def test_status_page_leaves_nothing_when_cancelled_at_each_turn(loop: Loop) -> None:
-    async def main() -> None:
-        async with cluster("a") as (server,):
+async def test_status_page_leaves_nothing_when_cancelled_at_each_turn() -> None:
+    async with cluster("a") as (server,):
 
-            async def serve() -> None:
-                async with serve_status(server.status):
-                    await asyncio.sleep(0)
+        async def serve() -> None:
+            async with serve_status(server.status):
+                await asyncio.sleep(0)
 
-            await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(serve, turns=TURNS, until_ended=True)

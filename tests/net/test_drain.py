@@ -15,15 +15,10 @@ from aioflow.net.server import Server
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
 from tests.net.clusters import cluster
+from tests.support.outcomes import failure
 from tests.support.waiting import eventually
 
 SECONDS = 60.0
-
-
-async def failure(run: Awaitable[Any]) -> OpError:
-    with pytest.raises(OpError) as raised:
-        await run
-    return raised.value
 
 
 class Gate:

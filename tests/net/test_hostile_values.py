@@ -22,8 +22,8 @@ from aioflow.net.step_table import JointStep, StepTable
 from aioflow.net.transports import connect
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
-from aioflow.testing.virtual_clock import run_virtual
 from tests.net.clusters import inproc
+from tests.support.loops import virtually
 
 MB = 1 << 20
 HOSTILE, HONEST = "hostile", "honest"
@@ -106,24 +106,22 @@ async def test_memory_is_freed_at_the_end_of_a_connection() -> None:
     assert steps.early_bytes == 0
 
 
-def test_byte_count_is_right_after_each_outcome_of_a_step() -> None:
-    async def scenario() -> None:
-        steps = table()
-        for step in range(4):
-            steps.deliver(step, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
-            steps.deliver(step, "other", "", np.zeros(MB, np.uint8), HONEST)
-        assert steps.early_bytes > 8 * MB
-        steps.end(steps.begin(0, Step(id=0), {}))
-        steps.abort(1, CancelledError("enough"))
-        assert 4 * MB < steps.early_bytes < 5 * MB
-        await asyncio.sleep(61)
-        assert steps.early_bytes == 0
-        assert not steps._early
-        steps.deliver(9, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
-        steps.close()
-        assert steps.early_bytes == 0
-
-    run_virtual(scenario())
+@virtually
+async def test_byte_count_is_right_after_each_outcome_of_a_step() -> None:
+    steps = table()
+    for step in range(4):
+        steps.deliver(step, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
+        steps.deliver(step, "other", "", np.zeros(MB, np.uint8), HONEST)
+    assert steps.early_bytes > 8 * MB
+    steps.end(steps.begin(0, Step(id=0), {}))
+    steps.abort(1, CancelledError("enough"))
+    assert 4 * MB < steps.early_bytes < 5 * MB
+    await asyncio.sleep(61)
+    assert steps.early_bytes == 0
+    assert not steps._early
+    steps.deliver(9, "edge", "", np.zeros(MB, np.uint8), HOSTILE)
+    steps.close()
+    assert steps.early_bytes == 0
 
 
 async def test_running_step_that_never_receives_is_aborted() -> None:

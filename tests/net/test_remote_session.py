@@ -8,7 +8,6 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -33,6 +32,7 @@ from aioflow.sync.background import Background
 from tests.net.clusters import cluster, given_up_at_once, inproc
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
+from tests.support.outcomes import bits, failure
 from tests.support.random_examples import examples
 from tests.support.waiting import time_runs_out
 
@@ -187,13 +187,6 @@ async def test_error_names_task_node_and_source() -> None:
         assert raised.value.source is not None
         assert raised.value.source.filename == __file__
         assert (await session.run(y, {x: np.ones(4)})).tolist() == [[2.0, 2.0], [2.0, 2.0]]
-
-
-async def failure(run: Awaitable[Any]) -> Any:
-    """Return the engine's error that a run raises."""
-    with pytest.raises(af.errors.OpError) as raised:
-        await run
-    return raised.value
 
 
 async def until_running(servers: list[Server]) -> None:
@@ -611,11 +604,6 @@ def scattered(request: StepRequest, seed: int) -> Plan:
         device = f"{TASKS[0 if touches else rng.randrange(2)]}/device:CPU:{0 if touches else rng.randrange(2)}"
         nodes[name] = replace(node, device=device)
     return partition(replace(graph, nodes=nodes))
-
-
-def bits(values: list[Any]) -> list[tuple[object, ...]]:
-    arrays = [np.asarray(value) for value in values]
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 KINDS = st.sampled_from(["plain", "branches", "loops"])

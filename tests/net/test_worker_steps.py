@@ -33,8 +33,8 @@ from aioflow.runtime.frames import DEAD
 from aioflow.runtime.rendezvous import PENDING, Rendezvous
 from aioflow.runtime.stats import NodeStats, StepStats
 from aioflow.runtime.step import Step
-from aioflow.testing.virtual_clock import run_virtual
 from tests.net.clusters import inproc
+from tests.support.loops import virtually
 
 RUN = {"handle": 1, "trace": True, "beat": 3, "patience": 0.9, "seconds": None, "answered": True}
 
@@ -88,18 +88,16 @@ async def test_aborted_step_does_not_begin() -> None:
     await joint.ended()
 
 
-def test_values_of_a_step_that_never_begins_are_dropped_after_a_minute() -> None:
-    async def scenario() -> None:
-        steps = table()
-        steps.deliver(7, "edge", "", 1.0)
-        await asyncio.sleep(30)
-        steps.deliver(8, "edge", "", 1.0)
-        await asyncio.sleep(31)
-        assert list(steps._early) == [8]
-        with pytest.raises(AbortedError):
-            steps.begin(7, Step(id=7), {})
-
-    run_virtual(scenario())
+@virtually
+async def test_values_of_a_step_that_never_begins_are_dropped_after_a_minute() -> None:
+    steps = table()
+    steps.deliver(7, "edge", "", 1.0)
+    await asyncio.sleep(30)
+    steps.deliver(8, "edge", "", 1.0)
+    await asyncio.sleep(31)
+    assert list(steps._early) == [8]
+    with pytest.raises(AbortedError):
+        steps.begin(7, Step(id=7), {})
 
 
 async def test_number_of_steps_with_early_values_is_bounded() -> None:

@@ -214,12 +214,11 @@ def test_getitem_rejects_indices_of_wrong_kind(key: Any) -> None:
 
 
 def test_error_messages_contain_the_numbers() -> None:
-    with af.Graph().as_default():
-        t, s = af.placeholder("float32", [None]), af.placeholder("int32", [None])
-        with pytest.raises(InvalidArgumentError, match=r"6 elements[\s\S]*\[4\]"):
-            evaluate([af.reshape(t, s)], {t: np.zeros(6), s: ints(4)})
-        with pytest.raises(InvalidArgumentError, match=r"indices\[1\] = 9 is not in \[0, 6\)"):
-            evaluate([af.gather(t, s)], {t: np.zeros(6), s: ints(0, 9)})
+    t, s = af.placeholder("float32", [None]), af.placeholder("int32", [None])
+    with pytest.raises(InvalidArgumentError, match=r"6 elements[\s\S]*\[4\]"):
+        evaluate([af.reshape(t, s)], {t: np.zeros(6), s: ints(4)})
+    with pytest.raises(InvalidArgumentError, match=r"indices\[1\] = 9 is not in \[0, 6\)"):
+        evaluate([af.gather(t, s)], {t: np.zeros(6), s: ints(0, 9)})
 
 
 @pytest.mark.parametrize(
@@ -267,13 +266,12 @@ async def test_sizes_too_large_for_their_dtype_are_refused() -> None:
 @pytest.mark.parametrize("op", ["Gather", "GatherV2"])
 def test_gather_rejects_results_of_more_than_64_dimensions(op: str) -> None:
     # NumPy's `take` crashes the process if its result would have more than 64 dimensions.
-    with af.Graph().as_default():
-        rows, places = af.placeholder("float32"), af.placeholder("int32")
-        made = make(op, rows, places, *([0] if op == "GatherV2" else []))
-        feeds = {rows: np.ones((1,) * 40, np.float32), places: np.zeros((1,) * 25, np.int32)}
-        assert evaluate([made], feeds)[0].ndim == 64
-        with pytest.raises(InvalidArgumentError, match="dimensions"):
-            evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
+    rows, places = af.placeholder("float32"), af.placeholder("int32")
+    made = make(op, rows, places, *([0] if op == "GatherV2" else []))
+    feeds = {rows: np.ones((1,) * 40, np.float32), places: np.zeros((1,) * 25, np.int32)}
+    assert evaluate([made], feeds)[0].ndim == 64
+    with pytest.raises(InvalidArgumentError, match="dimensions"):
+        evaluate([made], feeds | {places: np.zeros((1,) * 26, np.int32)})
 
 
 async def test_expand_dims_rejects_more_than_64_dimensions() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from aioflow.errors import (
 )
 from aioflow.ops.apply import make_op
 from aioflow.testing.virtual_clock import run_virtual
+from tests.support.loops import virtually
 
 
 class Layer:
@@ -91,20 +91,6 @@ def opened(graph: Any, worker: Any = "") -> Any:
 
 def rows_of(value: float, count: int = 1) -> Any:
     return np.full((count, 2), value, np.float32)
-
-
-def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test()
-            await asyncio.sleep(0)
-            left = asyncio.all_tasks() - {asyncio.current_task()}
-            assert not left, "tasks outlive the steps"
-
-        run_virtual(main())
-
-    run.__name__ = test.__name__
-    return run
 
 
 # ── shared runs ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import aioflow as af
 from aioflow import raw_ops
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
 from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
-from aioflow.testing.virtual_clock import run_virtual
+from tests.support.loops import virtually
 
 SECOND = 1_000_000  # microseconds
 
@@ -50,17 +49,6 @@ class Carrying:
 def opened(graph: Any) -> Any:
     """Return a session whose steps never leave the event loop."""
     return af.Session(graph=graph, config=af.SessionConfig(inline_budget=float("inf")))
-
-
-def virtually(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        run_virtual(main())
-
-    run.__name__ = test.__name__
-    return run
 
 
 @virtually

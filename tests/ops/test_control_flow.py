@@ -377,7 +377,7 @@ def test_loops_and_branches_are_exported_and_imported(graph: af.Graph) -> None:
 # ── Assert, Print, Abort ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_assert(graph: af.Graph) -> None:
+def test_assert_stops_the_step_with_its_data(graph: af.Graph) -> None:
     x = af.placeholder("float32", (None,))
     check = af.Assert(af.reduce_all(x > 0), [af.constant(b"x must be positive:"), x], summarize=2)
     with af.control_dependencies([check]):
@@ -400,7 +400,7 @@ def test_print(graph: af.Graph, capfd: pytest.CaptureFixture[str]) -> None:
     check_gradients(lambda x: af.Print(x, [x]) * x, np.array([1.0, 2.0]))
 
 
-def test_abort(graph: af.Graph) -> None:
+def test_abort_raises_unless_told_otherwise(graph: af.Graph) -> None:
     with pytest.raises(errors.AbortedError, match="enough"):
         evaluate([], {}, targets=[raw_ops.Abort(error_msg="enough")])
     evaluate([], {}, targets=[raw_ops.Abort(error_msg="enough", exit_without_error=True)])
@@ -584,7 +584,7 @@ def test_map_fn_checks_its_structure(graph: af.Graph) -> None:
 # ── nest ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_nest() -> None:
+def test_nest_flattens_in_the_order_of_sorted_keys() -> None:
     structure = {"b": (1, [2, 3]), "a": 4}
     assert nest.flatten(structure) == [4, 1, 2, 3]
     assert nest.pack(structure, [40, 10, 20, 30]) == {"b": (10, [20, 30]), "a": 40}

@@ -101,7 +101,7 @@ async def test_a_small_file_of_a_large_animation_is_decoded_in_a_thread() -> Non
     assert turns > 20
 
 
-def test_static_shapes() -> None:
+def test_decoders_have_the_shape_of_their_format() -> None:
     data = af.placeholder(af.string, [])
     assert image.decode_png(data).shape.as_list() == [None, None, None]
     assert image.decode_jpeg(data, 3).shape.as_list() == [None, None, 3]
@@ -237,7 +237,7 @@ def test_gradients_of_rotations() -> None:
     check_gradients(lambda x: image.rot90(x, af.placeholder_with_default(3, [])), PICTURE)
 
 
-async def test_random_flips() -> None:
+async def test_random_flips_turn_each_image_separately() -> None:
     flipped = image.random_flip_left_right(SMALL)
     batch = image.random_flip_up_down(np.stack([SMALL] * 64), seed=3)
     async with af.Session() as session:

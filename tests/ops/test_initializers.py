@@ -19,7 +19,7 @@ def draw(initializer: Any, shape: Any = (200, 100), dtype: Any = None) -> Any:
     return evaluate([tensor])[0]
 
 
-def test_constants() -> None:
+def test_constant_initializers_fill_the_shape() -> None:
     assert draw(initializers.zeros(), [2, 3]).tolist() == [[0, 0, 0]] * 2
     assert draw(initializers.ones("int32"), [2]).dtype == np.int32
     assert draw(initializers.constant(7), [2, 2], "int64").tolist() == [[7, 7], [7, 7]]
@@ -51,7 +51,7 @@ UNIFORM = [
 
 
 @pytest.mark.parametrize(("initializer", "shape", "low", "high"), UNIFORM)
-def test_uniform_draws(initializer: Any, shape: Any, low: float, high: float) -> None:
+def test_uniform_draws_fill_their_range(initializer: Any, shape: Any, low: float, high: float) -> None:
     got = draw(initializer, shape)
     assert got.dtype == np.float32
     assert low <= got.min() < low + 0.02 * (high - low)
@@ -71,21 +71,23 @@ NORMAL = [
 
 
 @pytest.mark.parametrize(("initializer", "mean", "stddev", "truncated"), NORMAL)
-def test_normal_draws(initializer: Any, mean: float, stddev: float, truncated: bool) -> None:
+def test_normal_draws_have_their_mean_and_deviation(
+    initializer: Any, mean: float, stddev: float, truncated: bool
+) -> None:
     got = draw(initializer)
     assert abs(got.mean() - mean) < 0.03 * stddev
     assert abs(got.std() / stddev - 1) < 0.02
     assert (np.abs(got - mean).max() <= 2.001 * stddev / 0.8796) is np.bool_(truncated)
 
 
-def test_integers() -> None:
+def test_uniform_integers_are_in_the_half_open_range() -> None:
     got = draw(initializers.random_uniform(3, 6, seed=2), (500,), "int32")
     assert got.dtype == np.int32
     assert set(got.tolist()) == {3, 4, 5}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_dtypes(dtype: str) -> None:
+def test_initializers_return_the_requested_dtype(dtype: str) -> None:
     for initializer in (initializers.glorot_uniform(), initializers.he_normal(), initializers.random_normal()):
         assert draw(initializer, (3, 2), dtype).dtype == aioflow.as_dtype(dtype).np_dtype
     for make in (initializers.random_normal, initializers.truncated_normal, initializers.glorot_uniform):
@@ -102,7 +104,7 @@ def test_a_seed_repeats_the_draw() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (6, 3), (3, 6), (2, 3, 4)])
-def test_orthogonal(shape: Any) -> None:
+def test_orthogonal_draws_have_orthogonal_columns(shape: Any) -> None:
     got = draw(initializers.orthogonal(2.0, seed=1, dtype="float64"), shape).reshape(-1, shape[-1])
     product = got.T @ got if got.shape[0] >= got.shape[1] else got @ got.T
     np.testing.assert_allclose(product, 4 * np.eye(len(product)), atol=1e-6)

@@ -66,7 +66,7 @@ async def test_matching_files_patterns(folder: Path) -> None:
         assert (await session.run(af.matching_files(["b*", "a*"]))).tolist() == [b"a1", b"a2", b"b1"]
 
 
-def test_shapes() -> None:
+def test_file_ops_reject_names_of_wrong_rank() -> None:
     for wrong in (lambda: af.read_file(["a"]), lambda: af.write_file("a", ["b"]), lambda: af.matching_files([["a"]])):
         with pytest.raises(errors.InvalidArgumentError):
             wrong()

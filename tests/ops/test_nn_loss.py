@@ -131,23 +131,21 @@ def test_second_derivatives_by_labels_and_logits() -> None:
 
 
 def test_gradient_of_broadcast_labels_is_refused() -> None:
-    with aioflow.Graph().as_default():
-        x, y = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [1, 3])
-        loss = make_list("SoftmaxCrossEntropyWithLogits", x, y)[0]
-        with pytest.raises(UnimplementedError):
-            aioflow.gradients(loss, x)
+    x, y = aioflow.placeholder("float32", [2, 3]), aioflow.placeholder("float32", [1, 3])
+    loss = make_list("SoftmaxCrossEntropyWithLogits", x, y)[0]
+    with pytest.raises(UnimplementedError):
+        aioflow.gradients(loss, x)
 
 
 def test_sigmoid_loss_has_the_correct_slope_at_zero() -> None:
     # Logits are often exactly zero at the start of training. A formula of max and |x| alone would have the slope
     # -labels there.
-    with aioflow.Graph().as_default():
-        x = aioflow.constant(np.zeros(3, np.float32))
-        for loss in (
-            aioflow.nn.sigmoid_cross_entropy_with_logits(labels=np.array([0, 1, 0.5], "f"), logits=x),
-            aioflow.nn.weighted_cross_entropy_with_logits(np.array([0, 1, 0.5], "f"), x, 1.0),
-        ):
-            np.testing.assert_allclose(evaluate(dense_gradients(aioflow.gradients(loss, x)))[0], [0.5, -0.5, 0])
+    x = aioflow.constant(np.zeros(3, np.float32))
+    for loss in (
+        aioflow.nn.sigmoid_cross_entropy_with_logits(labels=np.array([0, 1, 0.5], "f"), logits=x),
+        aioflow.nn.weighted_cross_entropy_with_logits(np.array([0, 1, 0.5], "f"), x, 1.0),
+    ):
+        np.testing.assert_allclose(evaluate(dense_gradients(aioflow.gradients(loss, x)))[0], [0.5, -0.5, 0])
 
 
 def test_gradient_of_a_sparse_loss_adds_few_nodes() -> None:
@@ -161,13 +159,12 @@ def test_gradient_of_a_sparse_loss_adds_few_nodes() -> None:
 
 
 def test_losses_are_collected() -> None:
-    with aioflow.Graph().as_default():
-        a = aioflow.losses.mean_squared_error(np.ones(3, "f"), np.zeros(3, "f"))
-        aioflow.losses.hinge_loss(np.ones(3, "f"), np.zeros(3, "f"), loss_collection=None)
-        assert aioflow.losses.get_losses() == [a]
-        assert aioflow.losses.get_losses(scope="mean_squared") == [a]
-        assert aioflow.losses.get_losses(scope="hinge") == []
-        assert evaluate([aioflow.losses.get_total_loss(), aioflow.losses.get_regularization_loss()]) == [1.0, 0.0]
+    a = aioflow.losses.mean_squared_error(np.ones(3, "f"), np.zeros(3, "f"))
+    aioflow.losses.hinge_loss(np.ones(3, "f"), np.zeros(3, "f"), loss_collection=None)
+    assert aioflow.losses.get_losses() == [a]
+    assert aioflow.losses.get_losses(scope="mean_squared") == [a]
+    assert aioflow.losses.get_losses(scope="hinge") == []
+    assert evaluate([aioflow.losses.get_total_loss(), aioflow.losses.get_regularization_loss()]) == [1.0, 0.0]
 
 
 def test_dtypes_of_losses() -> None:

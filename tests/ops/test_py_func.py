@@ -260,7 +260,7 @@ async def test_timeout_error_names_the_node() -> None:
     assert (caught.value.node, caught.value.expected) == ("slow", "at most 0.01 s")
 
 
-async def test_retries() -> None:
+async def test_py_coroutine_is_repeated_after_failures() -> None:
     calls: list[int] = []
     waits: list[float] = []
 

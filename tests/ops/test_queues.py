@@ -43,7 +43,7 @@ async def test_elements_come_out_in_order(graph: af.Graph) -> None:
         assert await session.run(queue.size()) == 0
 
 
-async def test_static_shapes(graph: af.Graph) -> None:
+async def test_dequeued_tensors_have_static_shapes(graph: af.Graph) -> None:
     queue = af.FIFOQueue(10, ["float32"], shapes=[[3]])
     assert queue.dequeue_many(2).shape.as_list() == [2, 3]
     assert queue.dequeue_up_to(2).shape.as_list() == [None, 3]
@@ -173,7 +173,7 @@ async def test_timeout_error_describes_the_queue(graph: af.Graph) -> None:
         assert await session.stuck_report() == []
 
 
-async def test_stuck_report(graph: af.Graph) -> None:
+async def test_stuck_report_lists_waiting_nodes(graph: af.Graph) -> None:
     queue = af.FIFOQueue(1, ["int32"], shapes=[[]], name="letters")
     async with af.Session() as session, asyncio.TaskGroup() as tg:
         assert await session.stuck_report() == []
@@ -188,7 +188,7 @@ async def test_stuck_report(graph: af.Graph) -> None:
         await task
 
 
-async def test_closing(graph: af.Graph) -> None:
+async def test_closed_queue_refuses_elements_and_can_be_emptied(graph: af.Graph) -> None:
     queue = af.FIFOQueue(3, ["int32"], shapes=[[]])
     async with af.Session() as session:
         await session.run(queue.enqueue_many([[1, 2, 3]]))
@@ -214,7 +214,7 @@ async def test_closing_cancels_waiting_enqueues(graph: af.Graph) -> None:
         assert await session.run(queue.dequeue()) == 1
 
 
-async def test_padding(graph: af.Graph) -> None:
+async def test_padding_queue_pads_to_the_longest_element(graph: af.Graph) -> None:
     queue = af.PaddingFIFOQueue(9, ["int32", "string"], shapes=[[None, 2], []])
     assert [t.shape.as_list() for t in queue.dequeue_many(2)] == [[2, None, 2], [2]]
     async with af.Session() as session:
@@ -228,7 +228,7 @@ async def test_padding(graph: af.Graph) -> None:
         assert isinstance(error, errors.InvalidArgumentError)
 
 
-async def test_priorities(graph: af.Graph) -> None:
+async def test_priority_queue_returns_the_lowest_first(graph: af.Graph) -> None:
     queue = af.PriorityQueue(9, ["string"], shapes=[[]])
     async with af.Session() as session:
         for priority, value in ((3, "c"), (1, "a"), (3, "d"), (2, "b")):

@@ -75,19 +75,18 @@ def test_nodes_with_one_graph_seed_differ() -> None:
     assert not np.array_equal(a, b)
 
 
-def test_get_seed() -> None:
-    with aioflow.Graph().as_default():
-        assert aioflow.random.get_seed(None) == (None, None)
-        assert aioflow.random.get_seed(5) == (87654321, 5)
-        aioflow.set_random_seed(7)
-        assert aioflow.random.get_seed(5) == (7, 5)
-        assert aioflow.random.get_seed(None) == (7, 0)
-        aioflow.constant(1)
-        assert aioflow.random.get_seed(None) == (7, 1)
-        aioflow.set_random_seed(0)
-        assert aioflow.random.get_seed(0) == (0, 2**31 - 1)
-        aioflow.set_random_seed(None)
-        assert aioflow.random.get_seed(None) == (None, None)
+def test_get_seed_counts_the_nodes_of_the_graph() -> None:
+    assert aioflow.random.get_seed(None) == (None, None)
+    assert aioflow.random.get_seed(5) == (87654321, 5)
+    aioflow.set_random_seed(7)
+    assert aioflow.random.get_seed(5) == (7, 5)
+    assert aioflow.random.get_seed(None) == (7, 0)
+    aioflow.constant(1)
+    assert aioflow.random.get_seed(None) == (7, 1)
+    aioflow.set_random_seed(0)
+    assert aioflow.random.get_seed(0) == (0, 2**31 - 1)
+    aioflow.set_random_seed(None)
+    assert aioflow.random.get_seed(None) == (None, None)
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float32", "float64"])
@@ -179,27 +178,25 @@ STATELESS: list[Callable[[Any], Any]] = [
 @pytest.mark.parametrize("build", STATELESS)
 @pytest.mark.parametrize("seed", [[0, 0], [1, 2], [-1, 2**31 - 1]])
 def test_stateless_numbers_depend_on_the_seed_only(build: Any, seed: Any) -> None:
-    with aioflow.Graph().as_default():
-        tensor, other = build(seed), build([9, 9])
-        state: dict[str, Any] = {}
-        a, b = evaluate([tensor], state=state)[0], evaluate([tensor], state=state)[0]
-        np.testing.assert_array_equal(a, b)
-        assert not np.array_equal(a, evaluate([other])[0])
+    tensor, other = build(seed), build([9, 9])
+    state: dict[str, Any] = {}
+    a, b = evaluate([tensor], state=state)[0], evaluate([tensor], state=state)[0]
+    np.testing.assert_array_equal(a, b)
+    assert not np.array_equal(a, evaluate([other])[0])
 
 
 def test_gamma_samples_have_gradients_by_alpha() -> None:
     # Expected values: alpha for the samples, alpha (alpha + 1) for their squares. The gradients of the means must match
     # the derivatives of these.
-    with aioflow.Graph().as_default():
-        alpha = aioflow.placeholder("float64", [3])
-        shape = aioflow.placeholder_with_default([100, 50], [2])
-        for sizes in ([100, 50], shape):
-            samples = aioflow.random_gamma(sizes, alpha, dtype="float64", seed=1)
-            means = [aioflow.reduce_mean(samples, [0, 1]), aioflow.reduce_mean(samples**2, [0, 1])]
-            grads = [dense(aioflow.gradients(m, alpha))[0] for m in means]
-            (first, second), a = evaluate(grads, {alpha: [0.5, 2.0, 30.0]}), np.array([0.5, 2.0, 30.0])
-            np.testing.assert_allclose(first, 1, rtol=0.05)
-            np.testing.assert_allclose(second, 2 * a + 1, rtol=0.1)
+    alpha = aioflow.placeholder("float64", [3])
+    shape = aioflow.placeholder_with_default([100, 50], [2])
+    for sizes in ([100, 50], shape):
+        samples = aioflow.random_gamma(sizes, alpha, dtype="float64", seed=1)
+        means = [aioflow.reduce_mean(samples, [0, 1]), aioflow.reduce_mean(samples**2, [0, 1])]
+        grads = [dense(aioflow.gradients(m, alpha))[0] for m in means]
+        (first, second), a = evaluate(grads, {alpha: [0.5, 2.0, 30.0]}), np.array([0.5, 2.0, 30.0])
+        np.testing.assert_allclose(first, 1, rtol=0.05)
+        np.testing.assert_allclose(second, 2 * a + 1, rtol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -224,19 +221,18 @@ def test_wrong_arguments_are_refused(build: Any) -> None:
 
 
 def test_wrong_arguments_are_refused_at_run_time() -> None:
-    with aioflow.Graph().as_default():
-        shape = aioflow.placeholder("int32", [None])
-        for tensor in (
-            aioflow.random_uniform(shape),
-            aioflow.random_uniform(shape, 0, 3, "int32"),
-            aioflow.random_normal(shape),
-        ):
-            with pytest.raises(InvalidArgumentError) as info:
-                evaluate([tensor], {shape: [2, -1]})
-            assert info.value.node is not None
-        value = aioflow.placeholder("float32")
-        with pytest.raises(OpError):
-            evaluate([aioflow.random_crop(value, [4])], {value: np.zeros(3, "f")})
+    shape = aioflow.placeholder("int32", [None])
+    for tensor in (
+        aioflow.random_uniform(shape),
+        aioflow.random_uniform(shape, 0, 3, "int32"),
+        aioflow.random_normal(shape),
+    ):
+        with pytest.raises(InvalidArgumentError) as info:
+            evaluate([tensor], {shape: [2, -1]})
+        assert info.value.node is not None
+    value = aioflow.placeholder("float32")
+    with pytest.raises(OpError):
+        evaluate([aioflow.random_crop(value, [4])], {value: np.zeros(3, "f")})
 
 
 def test_random_ops_are_stateful() -> None:
@@ -278,7 +274,6 @@ def test_concurrent_steps_share_one_stream() -> None:
 
 
 def test_gradients_flow_to_the_mean_but_not_into_random_ops() -> None:
-    with aioflow.Graph().as_default():
-        mean = aioflow.constant(2.0)
-        tensor = aioflow.random_normal([3], mean=mean, stddev=3.0)
-        assert evaluate(dense(aioflow.gradients(tensor, mean)))[0] == 3
+    mean = aioflow.constant(2.0)
+    tensor = aioflow.random_normal([3], mean=mean, stddev=3.0)
+    assert evaluate(dense(aioflow.gradients(tensor, mean)))[0] == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,6 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[af.Graph]:
-    with af.Graph().as_default() as made:
-        yield made
 
 
 def _session() -> af.Session:

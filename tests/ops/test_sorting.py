@@ -31,18 +31,17 @@ def test_arg_output_types(kind: str) -> None:
 
 
 def test_argmax_rejects_empty_and_missing_axes() -> None:
-    with aioflow.Graph().as_default():
-        x, axis = aioflow.placeholder("float32"), aioflow.placeholder("int32")
-        y = aioflow.argmax(x, axis, name="best")
-        for array, at in ((np.zeros((2, 0)), 1), (np.zeros((2, 3)), 2), (np.zeros((2, 3)), -3)):
-            with pytest.raises(InvalidArgumentError) as caught:
-                evaluate([y], {x: array, axis: at})
-            assert caught.value.node == "best"
-            assert caught.value.expected
-        with pytest.raises(InvalidArgumentError):
-            aioflow.argmax(np.zeros((2, 3)), 2)
-        with pytest.raises(InvalidArgumentError, match="dimension"):
-            aioflow.argmax(np.zeros((2, 3)), 0, dimension=0)
+    x, axis = aioflow.placeholder("float32"), aioflow.placeholder("int32")
+    y = aioflow.argmax(x, axis, name="best")
+    for array, at in ((np.zeros((2, 0)), 1), (np.zeros((2, 3)), 2), (np.zeros((2, 3)), -3)):
+        with pytest.raises(InvalidArgumentError) as caught:
+            evaluate([y], {x: array, axis: at})
+        assert caught.value.node == "best"
+        assert caught.value.expected
+    with pytest.raises(InvalidArgumentError):
+        aioflow.argmax(np.zeros((2, 3)), 2)
+    with pytest.raises(InvalidArgumentError, match="dimension"):
+        aioflow.argmax(np.zeros((2, 3)), 0, dimension=0)
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 50, 700, 1000])
@@ -71,18 +70,17 @@ def test_top_k_and_nth_element_of_many_dimensions(rank: int, width: int) -> None
 
 
 def test_top_k_errors() -> None:
-    with aioflow.Graph().as_default():
-        with pytest.raises(InvalidArgumentError) as built:
-            top_k([1.0, 2.0], 3)
-        assert (built.value.expected, built.value.actual) == (">= 3", 2)
-        with pytest.raises(InvalidArgumentError):
-            top_k([1.0, 2.0], -1)
-        k = aioflow.placeholder("int32", [])
-        y = top_k([1.0, 2.0], k, name="top").values
-        for wrong in (3, -1):
-            with pytest.raises(InvalidArgumentError) as caught:
-                evaluate([y], {k: wrong})
-            assert (caught.value.node, caught.value.actual) == ("top", wrong)
+    with pytest.raises(InvalidArgumentError) as built:
+        top_k([1.0, 2.0], 3)
+    assert (built.value.expected, built.value.actual) == (">= 3", 2)
+    with pytest.raises(InvalidArgumentError):
+        top_k([1.0, 2.0], -1)
+    k = aioflow.placeholder("int32", [])
+    y = top_k([1.0, 2.0], k, name="top").values
+    for wrong in (3, -1):
+        with pytest.raises(InvalidArgumentError) as caught:
+            evaluate([y], {k: wrong})
+        assert (caught.value.node, caught.value.actual) == ("top", wrong)
 
 
 def test_nth_element() -> None:
@@ -129,10 +127,9 @@ def test_an_ascending_argsort_is_stable() -> None:
 
 
 def test_sort_rejects_wrong_arguments() -> None:
-    with aioflow.Graph().as_default():
-        for arguments in ({"direction": "UP"}, {"axis": 1}, {"axis": aioflow.placeholder("int32", [])}):
-            with pytest.raises(InvalidArgumentError):
-                aioflow.sort([1.0], **arguments)
+    for arguments in ({"direction": "UP"}, {"axis": 1}, {"axis": aioflow.placeholder("int32", [])}):
+        with pytest.raises(InvalidArgumentError):
+            aioflow.sort([1.0], **arguments)
 
 
 def test_bincount() -> None:
@@ -146,7 +143,7 @@ def test_bincount() -> None:
     assert values(lambda t, w: aioflow.bincount(t, w, maxlength=2), x, weights)[0].tolist() == [1, 2**53 + 1]
 
 
-def test_bincount_errors() -> None:
+def test_bincount_rejects_values_that_do_not_fit() -> None:
     for arr, size, weights in (([-1], 2, [1.0]), ([1, 1], 2, [1.0]), ([1], -1, [1.0])):
         with aioflow.Graph().as_default():
             n = aioflow.placeholder("int32", [])
@@ -185,8 +182,7 @@ def test_gradients_of_bincount() -> None:
 
 
 def test_index_results_have_no_gradient() -> None:
-    with aioflow.Graph().as_default():
-        x = aioflow.placeholder("float32", [2, 3])
-        for y in (aioflow.argmax(x), in_top_k(x, [0, 1], 1), aioflow.histogram_fixed_width(x, [0.0, 1.0])):
-            number = make("Cast", y, DstT=aioflow.as_dtype("float32"))
-            assert aioflow.gradients(number, x) == [None]
+    x = aioflow.placeholder("float32", [2, 3])
+    for y in (aioflow.argmax(x), in_top_k(x, [0, 1], 1), aioflow.histogram_fixed_width(x, [0.0, 1.0])):
+        number = make("Cast", y, DstT=aioflow.as_dtype("float32"))
+        assert aioflow.gradients(number, x) == [None]

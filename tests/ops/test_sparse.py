@@ -118,7 +118,7 @@ async def test_wrong_and_duplicate_feeds_are_refused(value: Any) -> None:
             await session.partial_run_setup(given, [given, given.values])
 
 
-def test_placeholders() -> None:
+def test_sparse_placeholders_have_the_rank_of_their_shape() -> None:
     assert af.sparse_placeholder("int64").shape.ndims is None
     partly = af.sparse_placeholder("int64", [None, 4], name="x")
     assert (partly.shape.as_list(), partly.indices.shape.as_list()) == ([None, 4], [None, 2])
@@ -209,7 +209,7 @@ GRADIENTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients(name: str) -> None:
+def test_gradients_equal_central_differences(name: str) -> None:
     check_gradients(GRADIENTS[name], V, V[::-1] + 0.25, np.random.default_rng(6).standard_normal((3, 4)), rtol=1e-4)
 
 

@@ -49,7 +49,7 @@ def table(machine: Machine, value: Any = TABLE, **settings: Any) -> Any:
     return variable
 
 
-def test_assignments(machine: Machine) -> None:
+def test_assignments_return_the_new_value(machine: Machine) -> None:
     v = table(machine, [1.0, 2.0])
     assert machine(v.assign([3.0, 4.0])).tolist() == [3, 4]
     assert machine(v.assign_add([1.0, 1.0])).tolist() == [4, 5]
@@ -109,7 +109,7 @@ def expected_scatter(mode: str, indices: Any, updates: Any) -> Any:
 
 @pytest.mark.parametrize("mode", SCATTERS)
 @pytest.mark.parametrize("indices", [[1], [3, 0], [2, 2, 2], [[0, 1], [1, 3]], 2, np.zeros(0, np.int64)])
-def test_scatter(machine: Machine, mode: str, indices: Any) -> None:
+def test_scatter_equals_a_loop_over_rows(machine: Machine, mode: str, indices: Any) -> None:
     v = table(machine)
     updates = np.random.default_rng(0).uniform(1, 9, (*np.shape(indices), 3)).astype(np.float32)
     result = machine(SCATTERS[mode][0](v, indices, updates))
@@ -197,7 +197,7 @@ def test_gather_with_batch_dims(machine: Machine) -> None:
         assert np.array_equal(machine(got), expected)
 
 
-def test_variable_shape(machine: Machine) -> None:
+def test_variable_shape_is_that_of_the_value(machine: Machine) -> None:
     v = table(machine, shape=[None, 3])
     shape = make("VariableShape", v.handle, out_type="int64")
     assert shape.dims == (2,)

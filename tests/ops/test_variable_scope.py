@@ -130,7 +130,7 @@ def test_root_scope_defaults() -> None:
 @pytest.mark.parametrize(
     ("dtype", "zero"), [("float32", False), ("float64", False), ("int32", True), ("bool", True), ("uint8", True)]
 )
-def test_default_initializers(dtype: str, zero: bool) -> None:
+def test_default_initializer_depends_on_the_dtype(dtype: str, zero: bool) -> None:
     v = af.get_variable("v", [20, 30], dtype)
     got = value(v)
     assert got.dtype == dtype

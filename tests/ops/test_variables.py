@@ -92,7 +92,7 @@ def test_creation_does_not_wait_for_control_dependencies() -> None:
         (np.zeros((0, 2), np.int8), np.zeros((0, 2), np.int8)),
     ],
 )
-def test_initial_values(value: Any, expected: Any) -> None:
+def test_initial_value_determines_the_dtype(value: Any, expected: Any) -> None:
     got = run(aioflow.Variable(value))[0]
     assert got.dtype == expected.dtype
     assert np.array_equal(got, expected)
@@ -238,7 +238,7 @@ def _after(*targets: Any) -> ResourceManager:
 # -- collections ------------------------------------------------------------------------------------------------------
 
 
-def test_collections() -> None:
+def test_variable_joins_its_collections() -> None:
     a = aioflow.Variable(1.0, name="a")
     b = aioflow.Variable(1.0, name="b", trainable=False)
     c = aioflow.Variable(1.0, name="x/c", trainable=False, collections=[aioflow.GraphKeys.LOCAL_VARIABLES])

@@ -223,7 +223,6 @@ def test_a_vocabulary_of_integers(lookup: str) -> None:
 
 # -- text files -------------------------------------------------------------------------------------------------------
 
-_NUMBERED: dict[str, Any] = {}
 _COLUMNS = {"key_index": 0, "value_index": 1}
 FILES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "lines": (b"a\nb\nc\n", {}),

@@ -28,7 +28,6 @@ NUMBERS = [
     "complex64",
     "complex128",
 ]
-REALS = [d for d in NUMBERS if not d.startswith("complex")]
 
 
 class Both:

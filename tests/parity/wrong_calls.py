@@ -121,11 +121,6 @@ def saved(m: Any, ask: Callable[[Any, Any], Any]) -> Any:
         return done(ask(saver, session))
 
 
-def ungraded(m: Any) -> Any:
-    x = fed(m)
-    return m.gradients(m.bitcast(x, "int32"), x)
-
-
 def sparse(m: Any) -> Any:
     return m.SparseTensor([[0, 0]], [1.0], [2, 2])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -36,6 +36,7 @@ from aioflow_numpy.backend import NumpyDevice
 from tests.runtime.flow_programs import FlowProgram, random_flow_program
 from tests.runtime.programs import Program, random_program
 from tests.runtime.split import split_plan
+from tests.support.outcomes import bits
 from tests.support.random_examples import seeds
 
 T = TypeVar("T")
@@ -141,11 +142,6 @@ class Case:
 
     def values(self) -> list[Any]:
         return [to_array(value, tensor.dtype) for tensor, value in self.feeds.items()]
-
-
-def bits(values: Sequence[Any]) -> list[tuple[object, ...]]:
-    arrays = [np.asarray(value) for value in values]
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 def scheduled_at_random(plan: Plan, seed: int) -> Plan:

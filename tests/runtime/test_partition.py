@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,15 +14,10 @@ from aioflow.graph.boundary import RECV, SEND
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
 from tests.runtime.split import CPU, run_split, split_plan
+from tests.support.outcomes import bits
 from tests.support.random_examples import examples
 
 TWO = af.SessionConfig(device_count={"CPU": 2})
-
-
-def bits(values: Sequence[object]) -> list[tuple[object, ...]]:
-    """Return dtype, shape and bytes of each value: NaN is equal to itself, and 0.0 differs from -0.0."""
-    arrays = [np.asarray(value) for value in values]
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 @pytest.mark.parametrize("executor", ["strands", "reference"])

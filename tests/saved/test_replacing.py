@@ -23,8 +23,9 @@ from aioflow.formats.temporary_files import temporary_file
 from aioflow.saved import Model, Signature, load, save, writing
 from aioflow.saved.places import Place
 from tests.saved.models import calling
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
 from tests.support.full_disk import room_for
+from tests.support.loops import LOOPS, on_each_loop, run_on
 from tests.support.waiting import until, until_collected
 
 PATIENCE = 30  # seconds
@@ -392,17 +393,12 @@ def test_cancelled_save_leaves_one_version(
     assert load(place).outputs
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_cancelled_initialization_of_a_loaded_model(
-    quick_path: Path, loop: Callable[[], asyncio.AbstractEventLoop]
-) -> None:
-    async def main() -> None:
-        await save_version(quick_path / "model", 1, quick_path / "1")
-        model = load(quick_path / "model")
-        await cancel_at_each_turn(lambda: version_of(model))
-        assert await version_of(model) == 1
-
-    run_on(loop, main())
+@on_each_loop
+async def test_cancelled_initialization_of_a_loaded_model(quick_path: Path) -> None:
+    await save_version(quick_path / "model", 1, quick_path / "1")
+    model = load(quick_path / "model")
+    await cancel_at_each_turn(lambda: version_of(model))
+    assert await version_of(model) == 1
 
 
 # ── stores ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -80,7 +80,7 @@ async def test_health_check_needs_no_token(tmp_path: Path, folder: Path) -> None
 
 
 @pytest.mark.parametrize("raw", [True, False])
-async def test_inference(folder: Path, raw: bool) -> None:
+async def test_response_has_the_form_of_its_inputs(folder: Path, raw: bool) -> None:
     """The response has the form of the inputs, raw or typed."""
     async with over_grpc({"m": folder}) as (_, ask):
         x = rows(3)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from aioflow.interop.unsupported import UnsupportedError
 from aioflow.serve import ModelOptions, ModelSource, Repository
 from aioflow.serve.metadata import metadata_of
 from aioflow.serve.protocol import InferRequest, MalformedRequestError
+from tests.support.loops import on_each_loop
 
 pytest.importorskip("onnx", reason="aioflow-engine[onnx] is not installed")
 
@@ -23,7 +22,7 @@ from tests.interop.onnx.test_maps import ROWS, X, zip_map
 from tests.interop.onnx.test_optional_inputs import parse
 from tests.interop.onnx.test_shapes import hard
 from tests.serve.folders import save_model, scaled
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
 
 ADD = "g (float[N, 2] x, float[2] w, float[2] v) => (float[N, 2] y) <float[2] w = {10, 20}, float[2] v = {0, 0}>"
 
@@ -102,22 +101,17 @@ async def test_configured_shapes_are_rejected_for_other_formats(tmp_path: Path) 
             await repository.load("m")
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_request_with_optional_inputs_may_be_cancelled_at_any_turn(
-    loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
-) -> None:
+@on_each_loop
+async def test_request_with_optional_inputs_may_be_cancelled_at_any_turn(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(parse(f"{ADD} {{ h = Add(x, w)  y = Sub(h, v) }}").SerializeToString())
     w = np.array([1, 2], np.float32)
 
-    async def main() -> None:
-        async with Repository({"m": path}) as repository:
-            await repository.load_all()
+    async with Repository({"m": path}) as repository:
+        await repository.load_all()
 
-            async def work() -> None:
-                np.testing.assert_array_equal((await infer(repository, x=X, w=w))["y"], X + w)
+        async def work() -> None:
+            np.testing.assert_array_equal((await infer(repository, x=X, w=w))["y"], X + w)
 
-            await cancel_at_each_turn(work, work)
-            assert repository.get("m").users == 0
-
-    run_on(loop, main())
+        await cancel_at_each_turn(work, work)
+        assert repository.get("m").users == 0

@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from aioflow.serve.processes.whole_service import (
     sum_of_statistics,
 )
 from tests.serve.folders import SECONDS
-from tests.support.cancelling import LOOPS, run_on
+from tests.support.loops import on_each_loop
 from tests.support.waiting import clock_put_forward, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand no sockets to one another there")
@@ -156,42 +156,32 @@ async def test_channel_answers_out_of_order_and_closes_at_both_ends(caplog: pyte
             await one.call("go")
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@on_each_loop
 @pytest.mark.parametrize("sent", [b'{"number": 0, "resu', b"[\n", b"\xff\n"], ids=["part", "not JSON", "not text"])
-def test_channel_ends_at_a_malformed_message(loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes) -> None:
+async def test_channel_ends_at_a_malformed_message(sent: bytes) -> None:
     """A process that is killed while it writes leaves a part of a message."""
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        channel = await open_channel(ours, {})
-        async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
-            running = group.create_task(channel.run())
-            asking = group.create_task(_error(channel.call("anything")))
-            theirs.sendall(sent)
-            theirs.close()
-            assert isinstance(await asking, UnavailableError)
-            await running
-            await channel.finish()
-
-    run_on(loop, main())
-
-
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_channel_can_be_used_after_the_peer_has_ended(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
-    """`run` would notice the end of the peer, but is not running here."""
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        channel = await open_channel(ours, {})
+    ours, theirs = socket.socketpair()
+    channel = await open_channel(ours, {})
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
+        running = group.create_task(channel.run())
+        asking = group.create_task(_error(channel.call("anything")))
+        theirs.sendall(sent)
         theirs.close()
-        for _ in range(100):
-            channel.notify("leave", replaced=False)
-            await asyncio.sleep(0)
+        assert isinstance(await asking, UnavailableError)
+        await running
         await channel.finish()
 
-    run_on(loop, main())
+
+@on_each_loop
+async def test_channel_can_be_used_after_the_peer_has_ended() -> None:
+    """`run` would notice the end of the peer, but is not running here."""
+    ours, theirs = socket.socketpair()
+    channel = await open_channel(ours, {})
+    theirs.close()
+    for _ in range(100):
+        channel.notify("leave", replaced=False)
+        await asyncio.sleep(0)
+    await channel.finish()
 
 
 async def _error(asking: Any) -> Exception | None:
@@ -408,53 +398,39 @@ async def test_pipelined_requests_take_constant_time_each(
     assert looks < 30 * count
 
 
-loops = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-
-
-@loops
+@on_each_loop
 @pytest.mark.parametrize("count", [1, 3])
-def test_server_answers_a_client_that_has_closed_its_sending_half(
-    loop: Callable[[], asyncio.AbstractEventLoop], count: int
-) -> None:
-    async def main() -> None:
-        service = Service()
-        service.may_answer.clear()
-        async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
-            writer.write(request("a1") * count)
-            writer.write_eof()
-            await eventually(lambda: service.asked == 1)
-            service.may_answer.set()
-            assert [await answered(reader) for _ in range(count)] == [(b"a1", i == count - 1) for i in range(count)]
-            assert await reader.read() == b""
-
-    run_on(loop, main())
+async def test_server_answers_a_client_that_has_closed_its_sending_half(count: int) -> None:
+    service = Service()
+    service.may_answer.clear()
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+        writer.write(request("a1") * count)
+        writer.write_eof()
+        await eventually(lambda: service.asked == 1)
+        service.may_answer.set()
+        assert [await answered(reader) for _ in range(count)] == [(b"a1", i == count - 1) for i in range(count)]
+        assert await reader.read() == b""
 
 
-@loops
+@on_each_loop
 @pytest.mark.parametrize("is_there", [True, False])
-def test_server_probes_a_client_that_has_stopped_sending(
-    loop: Callable[[], asyncio.AbstractEventLoop], is_there: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_probes_a_client_that_has_stopped_sending(is_there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_PROBES", (0.0, 0.0))
-
-    async def main() -> None:
-        service = Service()
-        service.may_answer.clear()
-        async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
-            writer.write(request("a1"))
-            await eventually(lambda: service.asked == 1)
-            if is_there:
-                writer.write_eof()
-                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-                service.may_answer.set()
-                assert await answered(reader) == (b"a1", True)
-            else:
-                writer.close()
-                await eventually(lambda: not service.web.server_state.connections)
-                service.may_answer.set()
-
-    run_on(loop, main())
+    service = Service()
+    service.may_answer.clear()
+    async with asyncio.timeout(SECONDS), service.connected() as (reader, writer):
+        writer.write(request("a1"))
+        await eventually(lambda: service.asked == 1)
+        if is_there:
+            writer.write_eof()
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            service.may_answer.set()
+            assert await answered(reader) == (b"a1", True)
+        else:
+            writer.close()
+            await eventually(lambda: not service.web.server_state.connections)
+            service.may_answer.set()
 
 
 @pytest.mark.parametrize("sent", [b"GARBAGE\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: x\r\n\r\n"])

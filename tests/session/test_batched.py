@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import random
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,8 @@ from aioflow.session.batching.rows import RowsIn, RowsOut
 from aioflow.sync.background import Background
 from aioflow.sync.batches import BatchPolicy
 from aioflow.testing.virtual_clock import run_virtual
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import on_each_loop, virtually
 
 
 class Service:
@@ -81,17 +82,6 @@ class Service:
 
 def rows_of(value: float, count: int = 1) -> Any:
     return np.full((count, 2), value, np.float32)
-
-
-def virtually(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        run_virtual(main())
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def right(service: Service, value: float, count: int = 1, **how: Any) -> None:
@@ -770,14 +760,11 @@ async def test_batched_tasks_end_if_a_step_replaces_their_cancellation_by_an_err
     await refused(service.call, rows_of(1))
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_batched_call_cancelled_in_the_turn_in_which_it_fails_logs_nothing(loop: Any) -> None:
-    async def work() -> None:
-        service = Service(seconds=0.0, refuse=1.0)
-        assert await cancel_at_each_turn(lambda: service.call(rows_of(1)), expected=(InvalidArgumentError,))
-        await service.background.close()
-
-    run_on(loop, work())
+@on_each_loop
+async def test_batched_call_cancelled_in_the_turn_in_which_it_fails_logs_nothing() -> None:
+    service = Service(seconds=0.0, refuse=1.0)
+    assert await cancel_at_each_turn(lambda: service.call(rows_of(1)), expected=(InvalidArgumentError,))
+    await service.background.close()
 
 
 async def test_batched_close_ends_its_tasks() -> None:

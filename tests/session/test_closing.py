@@ -17,11 +17,11 @@ from aioflow.errors import CancelledError, ClosedSessionError
 from aioflow.runtime import cluster
 from aioflow.session.streaming import Stream
 from aioflow.sync.background import Background
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import on_each_loop
 
 _LIMIT = 60.0  # seconds
 _ROW = np.ones((1, 2), np.float32)
-_EVERY_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 
 Use = Callable[["Counted"], Coroutine[Any, Any, Any]]
 
@@ -136,44 +136,38 @@ USES = [
 ]  # fmt: skip
 
 
-@_EVERY_LOOP
+@on_each_loop
 @pytest.mark.parametrize("waits", [False, True], ids=["inline", "waits"])
 @pytest.mark.parametrize("nodes", [1, 100])
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_close_ends_every_use_and_no_step_begins_after_it(loop: Any, use: Use, nodes: int, waits: bool) -> None:
-    async def work() -> None:
-        counted = Counted(nodes, waits)
-        for turns in (*range(8), 12, 24, 48):
-            counted.renew()
-            task = asyncio.get_running_loop().create_task(use(counted))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            async with asyncio.timeout(_LIMIT):
-                await counted.session.close()
-                begun = counted.begun
-                with pytest.raises((ClosedSessionError, CancelledError)):
-                    await task
-            assert counted.begun == begun, turns
-
-    run_on(loop, work())
-
-
-@_EVERY_LOOP
-@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-def test_close_within_a_step_ends_its_use(loop: Any, use: Use) -> None:
-    async def work() -> None:
-        counted = Counted(1, True, within=lambda: counted.session.close())
+async def test_close_ends_every_use_and_no_step_begins_after_it(use: Use, nodes: int, waits: bool) -> None:
+    counted = Counted(nodes, waits)
+    for turns in (*range(8), 12, 24, 48):
+        counted.renew()
+        task = asyncio.get_running_loop().create_task(use(counted))
+        for _ in range(turns):
+            await asyncio.sleep(0)
         async with asyncio.timeout(_LIMIT):
-            with pytest.raises((ClosedSessionError, CancelledError)):
-                await use(counted)
             await counted.session.close()
+            begun = counted.begun
+            with pytest.raises((ClosedSessionError, CancelledError)):
+                await task
+        assert counted.begun == begun, turns
 
-    run_on(loop, work())
+
+@on_each_loop
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+async def test_close_within_a_step_ends_its_use(use: Use) -> None:
+    counted = Counted(1, True, within=lambda: counted.session.close())
+    async with asyncio.timeout(_LIMIT):
+        with pytest.raises((ClosedSessionError, CancelledError)):
+            await use(counted)
+        await counted.session.close()
 
 
-@_EVERY_LOOP
+@on_each_loop
 @pytest.mark.parametrize("use", [use for use in USES if use is not batches], ids=lambda use: use.__name__)
-def test_use_cancelled_during_the_close_ends_cancelled(loop: Any, use: Use) -> None:
+async def test_use_cancelled_during_the_close_ends_cancelled(use: Use) -> None:
     """A TaskGroup or `asyncio.timeout` around the use relies on that, and on a single cancellation."""
 
     stages: list[str] = []
@@ -187,25 +181,22 @@ def test_use_cancelled_during_the_close_ends_cancelled(loop: Any, use: Use) -> N
             await asyncio.sleep(0)
             stages.append("cleaned up")
 
-    async def work() -> None:
-        counted = Counted(1, True)
-        for turns, since in itertools.product((2, 4, 8, 16), range(6)):
-            counted.renew()
-            task = asyncio.get_running_loop().create_task(cleans_up(use(counted)))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            close = asyncio.get_running_loop().create_task(counted.session.close())
-            for _ in range(since):
-                await asyncio.sleep(0)
-            is_in_use = not stages
-            task.cancel()
-            await asyncio.wait([task, close], timeout=_LIMIT)
-            if not is_in_use:
-                continue  # the close ended the use first
-            assert task.cancelled(), (turns, since, task)
-            assert stages == ["ended", "cleaned up"], (turns, since)
-
-    run_on(loop, work())
+    counted = Counted(1, True)
+    for turns, since in itertools.product((2, 4, 8, 16), range(6)):
+        counted.renew()
+        task = asyncio.get_running_loop().create_task(cleans_up(use(counted)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        close = asyncio.get_running_loop().create_task(counted.session.close())
+        for _ in range(since):
+            await asyncio.sleep(0)
+        is_in_use = not stages
+        task.cancel()
+        await asyncio.wait([task, close], timeout=_LIMIT)
+        if not is_in_use:
+            continue  # the close ended the use first
+        assert task.cancelled(), (turns, since, task)
+        assert stages == ["ended", "cleaned up"], (turns, since)
 
 
 # -- batched calls ---------------------------------------------------------------------------------------------------
@@ -435,36 +426,30 @@ async def refused(run: Awaitable[Any]) -> None:
         await run
 
 
-@_EVERY_LOOP
+@on_each_loop
 @pytest.mark.parametrize("nodes", [1, 100])
 @pytest.mark.parametrize(
     "use",
     [enters_and_leaves, runs_once, runs_once_within, opens_a_batch, opens_a_stream, asks, closes_in_use],
     ids=lambda use: use.__name__,
 )
-def test_session_cancelled_at_each_turn_leaves_no_tasks_and_stays_usable(loop: Any, use: Use, nodes: int) -> None:
-    async def work() -> None:
-        counted = Counted(nodes, True)
-        async with counted.session:
-            await cancel_at_each_turn(lambda: use(counted), lambda: runs_once(counted))
-
-    run_on(loop, work())
+async def test_session_cancelled_at_each_turn_leaves_no_tasks_and_stays_usable(use: Use, nodes: int) -> None:
+    counted = Counted(nodes, True)
+    async with counted.session:
+        await cancel_at_each_turn(lambda: use(counted), lambda: runs_once(counted))
 
 
-@_EVERY_LOOP
+@on_each_loop
 @pytest.mark.parametrize("nodes", [1, 100])
-def test_partial_run_cancelled_at_each_turn_ends_with_its_session(loop: Any, nodes: int) -> None:
-    async def work() -> None:
-        counted = Counted(nodes, True)
+async def test_partial_run_cancelled_at_each_turn_ends_with_its_session(nodes: int) -> None:
+    counted = Counted(nodes, True)
 
-        async def once() -> None:
-            counted.renew()
-            async with counted.session:
-                await runs_partially(counted)
+    async def once() -> None:
+        counted.renew()
+        async with counted.session:
+            await runs_partially(counted)
 
-        await cancel_at_each_turn(once)
-
-    run_on(loop, work())
+    await cancel_at_each_turn(once)
 
 
 async def test_run_rejects_a_step_whose_session_closes_during_its_registration(

@@ -29,7 +29,7 @@ from aioflow.runtime.worker import Worker
 from aioflow.sync.queue import Enqueue, FIFOStore
 from aioflow.sync.waiting import tell, wake_all
 from tests.net.clusters import cluster
-from tests.support.cancelling import LOOPS, run_on
+from tests.support.loops import on_each_loop
 from tests.support.waiting import eventually
 
 COUNT = 12
@@ -106,31 +106,27 @@ async def given(session: af.Session, fetch: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("how", ["as it is", "computed with"])
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@on_each_loop
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_step_cancelled_in_any_turn_returns_its_elements(source: Callable[[], Source], loop: Any, how: str) -> None:
-    async def work() -> None:
-        with af.Graph().as_default():
-            made = source()
-            fetch = made.take if how == "as it is" else af.square(af.matmul(row(made.take), row(made.take), True))
-            found: list[int] = []
-            async with af.Session() as session:
-                await session.run(made.fill)
-                for turns in range(COUNT // made.each * 2):
-                    if len(found) == COUNT:
-                        break
-                    task = asyncio.get_running_loop().create_task(session.run([made.take, fetch]))
-                    for _ in range(turns % 8):
-                        await asyncio.sleep(0)
-                    task.cancel()
-                    await asyncio.wait([task])
-                    if not task.cancelled():
-                        found += np.reshape(task.result()[0], -1).tolist()
-                while len(found) < COUNT:
-                    found += await given(session, made.take)
-            assert sorted(found) == list(range(COUNT))
-
-    run_on(loop, work())
+async def test_step_cancelled_in_any_turn_returns_its_elements(source: Callable[[], Source], how: str) -> None:
+    made = source()
+    fetch = made.take if how == "as it is" else af.square(af.matmul(row(made.take), row(made.take), True))
+    found: list[int] = []
+    async with af.Session() as session:
+        await session.run(made.fill)
+        for turns in range(COUNT // made.each * 2):
+            if len(found) == COUNT:
+                break
+            task = asyncio.get_running_loop().create_task(session.run([made.take, fetch]))
+            for _ in range(turns % 8):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                found += np.reshape(task.result()[0], -1).tolist()
+        while len(found) < COUNT:
+            found += await given(session, made.take)
+    assert sorted(found) == list(range(COUNT))
 
 
 def row(value: Any) -> Any:
@@ -493,29 +489,25 @@ async def test_reader_that_was_reset_takes_no_record_back() -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@on_each_loop
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_stream_returns_elements_that_it_has_prefetched(source: Callable[[], Source], loop: Any, closes: bool) -> None:
-    async def work() -> None:
-        with af.Graph().as_default():
-            made, found = source(), list[int]()
-            async with af.Session() as session:
-                await session.run(made.fill)
-                for prefetch, turns in ((1, 0), (2, 1), (1, 3), (3, 9), (2, 27)):
-                    if len(found) + made.each * (prefetch + 1) > COUNT:
-                        continue  # the next step might wait for prefetched ones
-                    steps = session.stream(made.take, prefetch=prefetch)
-                    found += np.reshape(await anext(steps), -1).tolist()
-                    for _ in range(turns):
-                        await asyncio.sleep(0)
-                    if closes:
-                        await steps.aclose()
-                    del steps
-                while len(found) < COUNT:
-                    found += await given(session, made.take)
-            assert sorted(found) == list(range(COUNT))
-
-    run_on(loop, work())
+async def test_stream_returns_elements_that_it_has_prefetched(source: Callable[[], Source], closes: bool) -> None:
+    made, found = source(), list[int]()
+    async with af.Session() as session:
+        await session.run(made.fill)
+        for prefetch, turns in ((1, 0), (2, 1), (1, 3), (3, 9), (2, 27)):
+            if len(found) + made.each * (prefetch + 1) > COUNT:
+                continue  # the next step might wait for prefetched ones
+            steps = session.stream(made.take, prefetch=prefetch)
+            found += np.reshape(await anext(steps), -1).tolist()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if closes:
+                await steps.aclose()
+            del steps
+        while len(found) < COUNT:
+            found += await given(session, made.take)
+    assert sorted(found) == list(range(COUNT))
 
 
 async def test_stream_in_a_cluster_returns_prefetched_elements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ async def test_feeds_are_converted_within_their_kind() -> None:
         assert await session.run(af.identity(text), {text: "né"}) == "né".encode()
 
 
-async def test_make_callable() -> None:
+async def test_make_callable_accepts_feeds_by_position() -> None:
     x = af.placeholder("float32", [])
     y = af.placeholder("float32", [])
     async with af.Session() as session:

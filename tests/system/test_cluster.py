@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +13,7 @@ import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.server import client_options
 from aioflow.worker import main
+from tests.support.outcomes import failure
 from tests.support.processes import SECONDS, program, program_on_loop
 from tests.system.processes import worker_process, workers
 
@@ -24,12 +23,6 @@ PS = "/job:ps/replica:0/task:0"
 def jobs(workers: int = 1) -> dict[str, list[str]]:
     ports = free_addresses(1 + workers)
     return {"ps": ports[:1], "worker": ports[1:]}
-
-
-async def failure(run: Awaitable[Any]) -> Any:
-    with pytest.raises(af.errors.OpError) as raised:
-        await run
-    return raised.value
 
 
 def test_dead_peer_is_detected_within_two_seconds() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
+from tests.support.outcomes import failure
 from tests.system.processes import worker_process
 
 PS = "/job:ps/replica:0/task:0"
@@ -37,12 +36,6 @@ async def closing(session: af.Session) -> AsyncIterator[None]:
         yield
     finally:
         await session.close()
-
-
-async def failure(run: Awaitable[Any]) -> Any:
-    with pytest.raises(af.errors.OpError) as raised:
-        await run
-    return raised.value
 
 
 def counter() -> tuple[Any, Any, Any]:

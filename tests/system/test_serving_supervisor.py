@@ -23,7 +23,8 @@ from aioflow.serve.processes.child import Child
 from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS
 from tests.serve.test_process_parts import serving_process
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import LOOPS, run_on
 from tests.support.waiting import eventually
 from tests.system import light_serving_process
 

@@ -23,7 +23,6 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not has_segments(), reason="no sealed files in memory here, or /proc is not there")
 SHARES: Final = CommOptions(shared_memory=True)
-SIZE: Final = 1_000_000
 SECONDS: Final = 30.0
 
 

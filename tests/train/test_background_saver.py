@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from aioflow.errors import AbortedError, FailedPreconditionError, OpError
 from aioflow.formats import checkpoint as checkpoint_format
 from aioflow.formats.tensor_file import write_tensors
 from tests.net.clusters import cluster
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import on_each_loop
 from tests.train.test_cancelled_saves import check
 from tests.train.test_saver import listing
 
@@ -210,43 +211,37 @@ async def refused(saving: Any) -> FailedPreconditionError:
     return caught.value
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@on_each_loop
 @pytest.mark.parametrize("act", ["restore", "snapshot", "beside"])
-def test_saver_acts_cancelled_leave_listed_checkpoints_only(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], act: str
-) -> None:
-    async def main() -> None:
-        with af.Graph().as_default():
-            variable = af.Variable(np.zeros(1000, np.float32), name="v")
-            saver = af.train.Saver(max_to_keep=2)
-            steps = itertools.count(10)
-            async with af.Session() as session:
-                await session.run(variable.initializer)
-                await saver.save(session, tmp_path / "m", 1)
+async def test_saver_acts_cancelled_leave_listed_checkpoints_only(tmp_path: Path, act: str) -> None:
+    variable = af.Variable(np.zeros(1000, np.float32), name="v")
+    saver = af.train.Saver(max_to_keep=2)
+    steps = itertools.count(10)
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        await saver.save(session, tmp_path / "m", 1)
 
-                async def restore() -> None:
-                    await saver.restore(session, tmp_path / "m-1")
+        async def restore() -> None:
+            await saver.restore(session, tmp_path / "m-1")
 
-                async def snapshot() -> None:
-                    taken = await saver.snapshot(session, tmp_path / "s", next(steps))
-                    assert taken is not None
-                    await taken.write()
+        async def snapshot() -> None:
+            taken = await saver.snapshot(session, tmp_path / "s", next(steps))
+            assert taken is not None
+            await taken.write()
 
-                async def beside() -> None:
-                    async with af.train.BackgroundSaver(saver) as background:
-                        await background.save(session, tmp_path / "b", next(steps))
-                        await background.save(session, tmp_path / "b", next(steps))
+        async def beside() -> None:
+            async with af.train.BackgroundSaver(saver) as background:
+                await background.save(session, tmp_path / "b", next(steps))
+                await background.save(session, tmp_path / "b", next(steps))
 
-                async def then() -> None:
-                    await asyncio.to_thread(check, tmp_path, saver)
+        async def then() -> None:
+            await asyncio.to_thread(check, tmp_path, saver)
 
-                if act == "restore":
-                    await cancel_at_each_turn(restore)
-                else:
-                    await cancel_at_each_turn({"snapshot": snapshot, "beside": beside}[act], then)
-                await restore() if act == "restore" else await then()
-
-    run_on(loop, main())
+        if act == "restore":
+            await cancel_at_each_turn(restore)
+        else:
+            await cancel_at_each_turn({"snapshot": snapshot, "beside": beside}[act], then)
+        await restore() if act == "restore" else await then()
 
 
 async def test_after_callback_is_called_with_the_checkpoint(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import threading
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from aioflow.kernels.io import checkpoints
 from aioflow.train import saver as saver_module
 from aioflow.train.graph_beside import GraphBeside
 from aioflow.train.unlisted import UnlistedCheckpoint
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import on_each_loop
 
 KINDS: dict[str, dict[str, Any]] = {"plain": {}, "blocks": {"incremental": True}, "bundle": {"write_version": 2}}
-ON_EACH_LOOP = pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -51,31 +50,23 @@ def check(folder: Path, saver: af.train.Saver) -> None:
         assert (folder / f"{name}.meta").exists()
 
 
-@ON_EACH_LOOP
+@on_each_loop
 @OF_EACH_KIND
-def test_saver_save_cancelled_leaves_listed_checkpoints_only(
-    tmp_path: Path, loop: Callable[[], asyncio.AbstractEventLoop], kind: str
-) -> None:
-    async def main() -> None:
-        with af.Graph().as_default():
-            variable = af.Variable(np.zeros(1000, np.float32), name="v")
-            saver = af.train.Saver(max_to_keep=2, **KINDS[kind])
-            steps = itertools.count(10)
-            async with af.Session() as session:
-                await session.run(variable.initializer)
+async def test_saver_save_cancelled_leaves_listed_checkpoints_only(tmp_path: Path, kind: str) -> None:
+    variable = af.Variable(np.zeros(1000, np.float32), name="v")
+    saver = af.train.Saver(max_to_keep=2, **KINDS[kind])
+    steps = itertools.count(10)
+    async with af.Session() as session:
+        await session.run(variable.initializer)
 
-                async def then() -> None:
-                    await asyncio.to_thread(check, tmp_path, saver)
+        async def then() -> None:
+            await asyncio.to_thread(check, tmp_path, saver)
 
-                cancelled = await cancel_at_each_turn(
-                    lambda: saver.save(session, tmp_path / "m", next(steps)), then, turns=60
-                )
-                assert cancelled > 5
-                await saver.save(session, tmp_path / "m", next(steps))
-                await then()
-                assert len(saver.last_checkpoints) == 2
-
-    run_on(loop, main())
+        cancelled = await cancel_at_each_turn(lambda: saver.save(session, tmp_path / "m", next(steps)), then, turns=60)
+        assert cancelled > 5
+        await saver.save(session, tmp_path / "m", next(steps))
+        await then()
+        assert len(saver.last_checkpoints) == 2
 
 
 STAGES: dict[str, tuple[Any, str]] = {
@@ -87,36 +78,27 @@ STAGES: dict[str, tuple[Any, str]] = {
 }
 
 
-@ON_EACH_LOOP
+@on_each_loop
 @pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_saver_save_cancelled_in_a_stage_leaves_listed_checkpoints_only(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    loop: Callable[[], asyncio.AbstractEventLoop],
-    stage: str,
-    again: bool,
+async def test_saver_save_cancelled_in_a_stage_leaves_listed_checkpoints_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, again: bool
 ) -> None:
     """The cancellation arrives when the stage has ended in its thread, before the loop is notified."""
-
-    async def main() -> None:
-        with af.Graph().as_default():
-            variable = af.Variable(np.zeros(1000, np.float32), name="v")
-            saver = af.train.Saver(max_to_keep=2)
-            async with af.Session() as session:
-                await session.run(variable.initializer)
-                for step in (1, 2):
-                    await saver.save(session, tmp_path / "m", step)
-                async with asyncio.TaskGroup() as group:
-                    task = group.create_task(saver.save(session, tmp_path / "m", 3))
-                    cancelled_after(monkeypatch, *STAGES[stage], task, again)
-                assert task.cancelled()
-                monkeypatch.undo()
-                await asyncio.to_thread(check, tmp_path, saver)
-                expected = [1, 2] if stage in ("mark", "values") else [2, 3]
-                assert listed(tmp_path) == [f"m-{step}" for step in expected]
-
-    run_on(loop, main())
+    variable = af.Variable(np.zeros(1000, np.float32), name="v")
+    saver = af.train.Saver(max_to_keep=2)
+    async with af.Session() as session:
+        await session.run(variable.initializer)
+        for step in (1, 2):
+            await saver.save(session, tmp_path / "m", step)
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(saver.save(session, tmp_path / "m", 3))
+            cancelled_after(monkeypatch, *STAGES[stage], task, again)
+        assert task.cancelled()
+        monkeypatch.undo()
+        await asyncio.to_thread(check, tmp_path, saver)
+        expected = [1, 2] if stage in ("mark", "values") else [2, 3]
+        assert listed(tmp_path) == [f"m-{step}" for step in expected]
 
 
 def cancelled_after(

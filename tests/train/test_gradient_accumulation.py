@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,6 @@ from aioflow.train import GradientAccumulationOptimizer
 from aioflow.train.optimizer import Optimizer
 from tests.net.clusters import cluster
 from tests.train.replicas import replicas
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with af.Graph().as_default():
-        yield
-
 
 RNG = np.random.default_rng(11)
 INPUTS, WANTED, ROWS = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 3)), RNG.integers(0, 6, 12)

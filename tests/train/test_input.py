@@ -461,7 +461,7 @@ async def test_match_filenames_once(tmp_path: Path) -> None:
     assert await drain([key, value]) == [[str(tmp_path / n).encode(), n.encode()] for n in ("a.txt", "b.txt")]
 
 
-async def test_limit_epochs() -> None:
+async def test_limit_epochs_ends_after_the_given_number() -> None:
     limited = train.limit_epochs([1, 2], 2)
     async with af.Session() as session:
         await session.run(af.local_variables_initializer())

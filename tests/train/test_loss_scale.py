@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,6 @@ from tests.net.clusters import cluster
 from tests.train.replicas import replicas
 
 LossScaleOptimizer = af.train.experimental.MixedPrecisionLossScaleOptimizer
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with af.Graph().as_default():
-        yield
 
 
 def moved(before: Any, after: Any) -> bool:

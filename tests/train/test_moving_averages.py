@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,6 @@ from aioflow.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with aioflow.Graph().as_default():
-        yield
 
 
 def test_averages_of_variables_start_at_their_value() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,6 @@ from aioflow.kernels.variables.optimizer_rules import RULES
 from aioflow.ops.apply import make_op
 from aioflow.testing.evaluate import evaluate
 from aioflow.train.optimizer import Optimizer
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with aioflow.Graph().as_default():
-        yield
 
 
 class Steps:

@@ -74,24 +74,22 @@ def test_convolutions(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 def test_depthwise(padding: str) -> None:
-    with af.Graph().as_default():
-        image, kernel = af.placeholder(af.float32, (2, 6, 5, 3)), af.placeholder(af.float32, (2, 3, 3, 2))
-        made = af.nn.depthwise_conv2d_native(image, kernel, [1, 2, 2, 1], padding)
-        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
-        feeds = {x: normal(x) for x in (image, kernel)}
-        for gpu, cpu in both(tensors, feeds):
-            np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
+    image, kernel = af.placeholder(af.float32, (2, 6, 5, 3)), af.placeholder(af.float32, (2, 3, 3, 2))
+    made = af.nn.depthwise_conv2d_native(image, kernel, [1, 2, 2, 1], padding)
+    tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]
+    feeds = {x: normal(x) for x in (image, kernel)}
+    for gpu, cpu in both(tensors, feeds):
+        np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_half_precision_keeps_its_dtype(dtype: Any) -> None:
-    with af.Graph().as_default():
-        image, kernel = af.placeholder(dtype, (1, 5, 5, 2)), af.placeholder(dtype, (3, 3, 2, 2))
-        made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
-        feeds = {x: normal(x, dtype) for x in (image, kernel)}
-        ((gpu, cpu),) = both([made], feeds)
-        assert gpu.dtype == dtype
-        np.testing.assert_allclose(gpu.astype(np.float32), cpu.astype(np.float32), rtol=0.05, atol=0.05)
+    image, kernel = af.placeholder(dtype, (1, 5, 5, 2)), af.placeholder(dtype, (3, 3, 2, 2))
+    made = af.nn.conv2d(image, kernel, [1, 1, 1, 1], "SAME")
+    feeds = {x: normal(x, dtype) for x in (image, kernel)}
+    ((gpu, cpu),) = both([made], feeds)
+    assert gpu.dtype == dtype
+    np.testing.assert_allclose(gpu.astype(np.float32), cpu.astype(np.float32), rtol=0.05, atol=0.05)
 
 
 def test_large_batch_is_split_into_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +127,12 @@ def test_pools(pool: str, padding: str, data_format: str) -> None:
 @pytest.mark.parametrize("pool", ["MaxPool", "AvgPool"])
 def test_pools_with_windows_larger_than_the_image(pool: str, height: int, stride: int) -> None:
     """Window positions outside the image cost no time and no memory."""
-    with af.Graph().as_default():
-        image = af.placeholder(af.float32, (2, 5, 4, 3))
-        ksize, strides = [1, height, 7, 1], [1, stride, stride, 1]
-        made = af.extend.make(pool, image, ksize=ksize, strides=strides, padding="SAME", data_format="NHWC")
-        tensors = [made, *af.gradients(af.reduce_sum(made * made), [image])]
-        for gpu, cpu in both(tensors, {image: normal(image)}):
-            np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
+    image = af.placeholder(af.float32, (2, 5, 4, 3))
+    ksize, strides = [1, height, 7, 1], [1, stride, stride, 1]
+    made = af.extend.make(pool, image, ksize=ksize, strides=strides, padding="SAME", data_format="NHWC")
+    tensors = [made, *af.gradients(af.reduce_sum(made * made), [image])]
+    for gpu, cpu in both(tensors, {image: normal(image)}):
+        np.testing.assert_allclose(gpu, cpu, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("sizes", [(size, kernel) for size in (1, 2, 5) for kernel in (1, 2, 3, 4, 9, 12)])

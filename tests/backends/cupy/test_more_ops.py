@@ -120,7 +120,7 @@ FOURIER: Final = [
 
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize(("op", "rank"), FOURIER)
-def test_fourier_transforms(op: str, rank: int, empty: bool) -> None:
+def test_fourier_transforms_equal_the_cpu(op: str, rank: int, empty: bool) -> None:
     x = X[:0] if empty else X
     values = x if op.startswith("R") else x + np.complex64(1j) * x[::-1]
     lengths = (np.array((3, 2, 4)[-rank:], np.int32),) if "RFFT" in op else ()

@@ -22,7 +22,7 @@ DTYPES = ("int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "fl
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "maximum", "minimum"])
 @settings(max_examples=examples(12))
 @given(rows=st.lists(st.integers(0, 4), max_size=30), wide=st.booleans(), seed=st.integers(0, 99))
-def test_at(name: str, dtype: str, rows: list[int], wide: bool, seed: int) -> None:
+def test_ufunc_at_equals_numpy(name: str, dtype: str, rows: list[int], wide: bool, seed: int) -> None:
     random = np.random.default_rng(seed)
     inner = (3,) if wide else ()
     target = random.integers(1, 4, (5, *inner)).astype(dtype)
@@ -43,7 +43,7 @@ def test_at(name: str, dtype: str, rows: list[int], wide: bool, seed: int) -> No
 @pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
 @settings(max_examples=examples(12))
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=st.integers(0, 99))
-def test_reduceat(name: str, dtype: str, sizes: list[int], seed: int) -> None:
+def test_reduceat_equals_numpy(name: str, dtype: str, sizes: list[int], seed: int) -> None:
     rows = np.random.default_rng(seed).integers(1, 3, (sum(sizes), 2)).astype(dtype)
     starts = np.cumsum([0, *sizes[:-1]])
     with np.errstate(all="ignore"):

@@ -74,22 +74,20 @@ def test_convolutions(steps: Any, padding: str, layout: str, groups: int) -> Non
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_convolutions_keep_their_dtype(dtype: Any) -> None:
-    with af.Graph().as_default():
-        image, kernel = af.placeholder(dtype, (1, 4, 4, 5, 2)), af.placeholder(dtype, (3, 2, 2, 2, 3))
-        made = af.nn.conv3d(image, kernel, 1, "SAME")
-        slopes = af.gradients(made, [image, kernel])
-        feeds = {x: normal(x, dtype) for x in (image, kernel)}
-        check([made, *slopes], feeds, CONV_OPS, 1e-10 if dtype is np.float64 else 0.05)
+    image, kernel = af.placeholder(dtype, (1, 4, 4, 5, 2)), af.placeholder(dtype, (3, 2, 2, 2, 3))
+    made = af.nn.conv3d(image, kernel, 1, "SAME")
+    slopes = af.gradients(made, [image, kernel])
+    feeds = {x: normal(x, dtype) for x in (image, kernel)}
+    check([made, *slopes], feeds, CONV_OPS, 1e-10 if dtype is np.float64 else 0.05)
 
 
 @pytest.mark.parametrize("batch", [0, 1])
 def test_filters_deeper_than_the_volume(batch: int) -> None:
-    with af.Graph().as_default():
-        image, kernel = af.placeholder(af.float32, (batch, 2, 2, 2, 1)), af.placeholder(af.float32, (5, 3, 4, 1, 2))
-        made = af.nn.conv3d(image, kernel, 1, "SAME")
-        slopes = af.gradients(made, [image, kernel])
-        feeds = {x: normal(x, np.float32) for x in (image, kernel)}
-        check([made, *slopes], feeds, CONV_OPS, 1e-4)
+    image, kernel = af.placeholder(af.float32, (batch, 2, 2, 2, 1)), af.placeholder(af.float32, (5, 3, 4, 1, 2))
+    made = af.nn.conv3d(image, kernel, 1, "SAME")
+    slopes = af.gradients(made, [image, kernel])
+    feeds = {x: normal(x, np.float32) for x in (image, kernel)}
+    check([made, *slopes], feeds, CONV_OPS, 1e-4)
 
 
 POOLS: Final = [
@@ -124,20 +122,19 @@ def test_pools(pool: str, ksize: Any, strides: Any, padding: str, layout: str) -
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 @pytest.mark.parametrize("pool", ["MaxPool3D", "AvgPool3D"])
 def test_pools_keep_their_dtype(pool: str, dtype: Any) -> None:
-    with af.Graph().as_default():
-        image = af.placeholder(dtype, (1, 4, 5, 4, 2))
-        how: dict[str, Any] = {
-            "ksize": [1, 3, 2, 3, 1],
-            "strides": [1, 1, 2, 1, 1],
-            "padding": "SAME",
-            "data_format": "NDHWC",
-        }
-        made = af.extend.make(pool, image, **how)
-        shape: Any = made.shape.as_list()
-        given = (image, made) if pool == "MaxPool3D" else (np.array(image.shape.as_list(), np.int32),)
-        slope = af.extend.make(f"{pool}Grad", *given, np.ones(shape, dtype), **how)
-        value = normal(image, dtype)
-        check([made, slope], {image: value}, {pool, f"{pool}Grad"}, 1e-10 if dtype is np.float64 else 0.02)
+    image = af.placeholder(dtype, (1, 4, 5, 4, 2))
+    how: dict[str, Any] = {
+        "ksize": [1, 3, 2, 3, 1],
+        "strides": [1, 1, 2, 1, 1],
+        "padding": "SAME",
+        "data_format": "NDHWC",
+    }
+    made = af.extend.make(pool, image, **how)
+    shape: Any = made.shape.as_list()
+    given = (image, made) if pool == "MaxPool3D" else (np.array(image.shape.as_list(), np.int32),)
+    slope = af.extend.make(f"{pool}Grad", *given, np.ones(shape, dtype), **how)
+    value = normal(image, dtype)
+    check([made, slope], {image: value}, {pool, f"{pool}Grad"}, 1e-10 if dtype is np.float64 else 0.02)
 
 
 def test_max_pool_gradient_goes_to_the_nan_of_a_window() -> None:
@@ -154,18 +151,17 @@ def test_max_pool_gradient_goes_to_the_nan_of_a_window() -> None:
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int8, np.int64, np.uint16])
 def test_max_pool_with_argmax(dtype: Any, padding: str, whole: bool) -> None:
-    with af.Graph().as_default():
-        image = af.placeholder(dtype, (2, 5, 6, 3))
-        how: dict[str, Any] = {
-            "ksize": [1, 3, 2, 1],
-            "strides": [1, 1, 2, 1],
-            "padding": padding,
-            "include_batch_in_index": whole,
-        }
-        y, at = af.extend.make_list("MaxPoolWithArgmax", image, **how)
-        slope = af.extend.make("MaxPoolGradWithArgmax", image, y, at, **how)
-        value = RNG.integers(0, 9, (2, 5, 6, 3)) - (0 if dtype is np.uint16 else 5)
-        check([y, at, slope], {image: value.astype(dtype)}, {"MaxPoolWithArgmax", "MaxPoolGradWithArgmax"})
+    image = af.placeholder(dtype, (2, 5, 6, 3))
+    how: dict[str, Any] = {
+        "ksize": [1, 3, 2, 1],
+        "strides": [1, 1, 2, 1],
+        "padding": padding,
+        "include_batch_in_index": whole,
+    }
+    y, at = af.extend.make_list("MaxPoolWithArgmax", image, **how)
+    slope = af.extend.make("MaxPoolGradWithArgmax", image, y, at, **how)
+    value = RNG.integers(0, 9, (2, 5, 6, 3)) - (0 if dtype is np.uint16 else 5)
+    check([y, at, slope], {image: value.astype(dtype)}, {"MaxPoolWithArgmax", "MaxPoolGradWithArgmax"})
 
 
 def test_argmax_gradient_outside_of_the_image_is_dropped() -> None:
@@ -180,17 +176,16 @@ def test_argmax_gradient_outside_of_the_image_is_dropped() -> None:
 
 
 def test_mismatched_sizes_are_rejected() -> None:
-    with af.Graph().as_default():
-        image = af.placeholder(af.float32)
-        kernel = np.zeros((2, 2, 2, 2, 4), np.float32)
-        made = af.nn.conv3d(image, kernel, 1, "VALID")
-        with pytest.raises(InvalidArgumentError, match="input depth"):
-            evaluate_here([made], {image: np.zeros((1, 3, 3, 3, 3), np.float32)})
-        slope = af.extend.make(
-            "AvgPool3DGrad", [1, 4, 4, 4, 1], image, ksize=[1, 2, 2, 2, 1], strides=[1, 2, 2, 2, 1], padding="VALID"
-        )
-        with pytest.raises(InvalidArgumentError, match="grad has the wrong shape"):
-            evaluate_here([slope], {image: np.zeros((1, 4, 4, 4, 1), np.float32)})
+    image = af.placeholder(af.float32)
+    kernel = np.zeros((2, 2, 2, 2, 4), np.float32)
+    made = af.nn.conv3d(image, kernel, 1, "VALID")
+    with pytest.raises(InvalidArgumentError, match="input depth"):
+        evaluate_here([made], {image: np.zeros((1, 3, 3, 3, 3), np.float32)})
+    slope = af.extend.make(
+        "AvgPool3DGrad", [1, 4, 4, 4, 1], image, ksize=[1, 2, 2, 2, 1], strides=[1, 2, 2, 2, 1], padding="VALID"
+    )
+    with pytest.raises(InvalidArgumentError, match="grad has the wrong shape"):
+        evaluate_here([slope], {image: np.zeros((1, 4, 4, 4, 1), np.float32)})
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -69,12 +68,6 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
     monkeypatch.setattr(Plan, "run", watched)
     return found
-
-
-@pytest.fixture
-def graph() -> Iterator[af.Graph]:
-    with af.Graph().as_default() as made:
-        yield made
 
 
 def small_net(image: Any, rng: np.random.Generator) -> Any:

@@ -62,7 +62,7 @@ async def test_programs_full_of_redundant_nodes(seed: int) -> None:
 
 @settings(max_examples=examples(8), deadline=None)
 @given(seed=st.integers(0, 100_000), rows=st.sampled_from([None, 4, 3000]))
-async def test_random_programs(seed: int, rows: int | None) -> None:
+async def test_random_programs_keep_their_values(seed: int, rows: int | None) -> None:
     rows = None if rows is None else 3000 if seed % 3 == 0 else 4
     with af.Graph().as_default():
         program = random_program(seed, rows=rows)

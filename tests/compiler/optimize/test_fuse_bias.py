@@ -32,7 +32,7 @@ def feed(*shape: int, dtype: str = "float32", static: list[int | None] | None = 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("rows", [0, 1, 7, 600])
-def test_matrix_products(rows: int, activation: Callable[[Any], Any], dtype: str) -> None:
+def test_matrix_product_absorbs_bias_and_activation(rows: int, activation: Callable[[Any], Any], dtype: str) -> None:
     (x, vx), (w, vw), (b, vb) = (
         feed(rows, 40, dtype=dtype, static=[None, 40]),
         feed(40, 120, dtype=dtype),
@@ -78,7 +78,9 @@ CONVOLUTIONS = [
 
 @pytest.mark.parametrize(("image", "kernel", "stride", "padding"), CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_convolutions(image: Any, kernel: Any, stride: int, padding: str, dtype: str) -> None:
+def test_convolution_absorbs_bias_and_activation(
+    image: Any, kernel: Any, stride: int, padding: str, dtype: str
+) -> None:
     (x, vx), (w, vw), (b, vb) = feed(*image, dtype=dtype), feed(*kernel, dtype=dtype), feed(kernel[3], dtype=dtype)
     strides = [1, stride, stride, 1]
     for activation in (af.nn.relu, af.sigmoid, af.identity):
@@ -89,7 +91,7 @@ def test_convolutions(image: Any, kernel: Any, stride: int, padding: str, dtype:
 
 
 @pytest.mark.parametrize("multiplier", [1, 3])
-def test_depthwise_convolutions(multiplier: int) -> None:
+def test_depthwise_convolution_absorbs_bias_and_activation(multiplier: int) -> None:
     (x, vx), (w, vw), (b, vb) = feed(4, 40, 40, 24), feed(3, 3, 24, multiplier), feed(24 * multiplier)
     made = af.nn.depthwise_conv2d_native(x, w, strides=[1, 1, 1, 1], padding="SAME")
     after = check(fuse_bias, [af.nn.relu6(af.nn.bias_add(made, b))], {x: vx, w: vw, b: vb})
@@ -131,7 +133,7 @@ def test_channels_first_and_integers_are_not_fused() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["MatMul", "Conv2D", "DepthwiseConv2dNative"])
 @pytest.mark.parametrize("biased", [True, False])
-def test_swish(biased: bool, kind: str, dtype: str) -> None:
+def test_swish_is_fused_into_its_product(biased: bool, kind: str, dtype: str) -> None:
     for size in (0, 3, 40):
         x, y, feeds = product(kind, size, dtype)
         feeds[x].reshape(-1)[:3] = (np.inf, -np.inf, np.nan)[: feeds[x].size]
@@ -237,7 +239,7 @@ def convolved(x: Any, outputs: int = 16, name: str | None = None) -> tuple[Any, 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("activation", [*ACTIVATIONS, lambda total: total * af.sigmoid(total)])
 @pytest.mark.parametrize("size", [0, 3, 40])
-def test_residual_sums(size: int, activation: Callable[[Any], Any], dtype: str) -> None:
+def test_residual_sum_is_fused_into_its_convolution(size: int, activation: Callable[[Any], Any], dtype: str) -> None:
     (x, vx), (other, vother) = feed(2, size, size, 16, dtype=dtype), feed(2, size, size, 16, dtype=dtype)
     vother.reshape(-1)[:3] = (np.inf, -np.inf, np.nan)[: vother.size]
     y, weights = convolved(x)

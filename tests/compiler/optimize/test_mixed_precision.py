@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,6 @@ from aioflow.graph.traits import Half
 
 TYPES = ["bfloat16", "float16"]
 NARROW = {"bfloat16": af.bfloat16, "float16": af.float16}
-
-
-@pytest.fixture(autouse=True)
-def _fresh_graph() -> Iterator[None]:
-    with af.Graph().as_default():
-        yield
 
 
 def switches(name: str) -> dict[str, bool]:

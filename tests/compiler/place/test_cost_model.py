@@ -31,7 +31,6 @@ from aioflow.graph.shapes import Dims
 from aioflow.runtime.stats import NodeStats, StepStats
 from tests.compiler.place.graphs import CPU0, CPU1, GPU0
 
-FLOAT = as_dtype("float32")
 REMOTE = "/job:worker/replica:0/task:1/device:CPU:0"
 
 # One unit of work per second and no overhead, so an estimate equals the work.

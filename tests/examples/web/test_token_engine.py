@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -22,6 +22,7 @@ from examples.gpt2.model import Config, Model
 from examples.web.tokens.computing import Gpt2
 from examples.web.tokens.engine import Choice, Engine, Tokens, running
 from examples.web.tokens.slots import Slots, Stream
+from tests.support.loops import virtually
 from tests.support.random_examples import examples
 
 VOCABULARY, POSITIONS = 11, 40
@@ -76,17 +77,6 @@ class Counting:
 
     def _logits(self, slot: int) -> Any:
         return np.eye(VOCABULARY, dtype=np.float32)[next_token(self.texts[slot])]
-
-
-def virtually(test: Callable[..., Awaitable[None]]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            await test()
-
-        run_virtual(main())
-
-    run.__name__ = test.__name__
-    return run
 
 
 async def whole(tokens: Tokens) -> list[int]:
@@ -306,27 +296,24 @@ async def random_weights(session: af.Session, seed: int) -> dict[str, Any]:
     return weights
 
 
+@virtually
 @pytest.mark.parametrize("seed", range(4))
-def test_random_streams_are_independent_with_gpt2(seed: int, no_threads: None) -> None:
+async def test_random_streams_are_independent_with_gpt2(seed: int, no_threads: None) -> None:
     """The reference is a model in plain NumPy that runs each stream alone."""
+    chance = random.Random(seed)
+    model = Model(CONFIG, seed=1)
+    async with af.Session(graph=model.graph) as session:
+        weights = await random_weights(session, seed)
 
-    async def main() -> None:
-        chance = random.Random(seed)
-        model = Model(CONFIG, seed=1)
-        async with af.Session(graph=model.graph) as session:
-            weights = await random_weights(session, seed)
+        def expected(prompt: Sequence[int], most: int) -> list[int]:
+            plain, text, found = PlainModel(CONFIG, weights), np.array([prompt]), []
+            for _ in range(min(most, POSITIONS - len(prompt) + 1)):
+                text = plain.logits(text)[:, -1:].argmax(-1)
+                found.append(text.item())
+            return found
 
-            def expected(prompt: Sequence[int], most: int) -> list[int]:
-                plain, text, found = PlainModel(CONFIG, weights), np.array([prompt]), []
-                for _ in range(min(most, POSITIONS - len(prompt) + 1)):
-                    text = plain.logits(text)[:, -1:].argmax(-1)
-                    found.append(text.item())
-                return found
-
-            async with running(Slow(session, model, 3), 3, piece=7, most_waiting=12) as engine:
-                assert await _anything(engine, chance, 25, expected) > 5
-
-    run_virtual(main())
+        async with running(Slow(session, model, 3), 3, piece=7, most_waiting=12) as engine:
+            assert await _anything(engine, chance, 25, expected) > 5
 
 
 class Slow(Gpt2):

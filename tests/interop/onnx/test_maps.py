@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from aioflow.interop import onnx
 from aioflow.interop.model import Model
 from aioflow.interop.onnx import backend
 from aioflow.interop.unsupported import UnsupportedError
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import on_each_loop
 
 X = np.array([[0.25, 0.75], [0.5, 0.125]], np.float32)
 ROWS = [{"a": 0.75, "b": 0.25}, {"a": 0.125, "b": 0.5}]
@@ -147,19 +146,14 @@ def test_load_refuses_ops_on_dictionaries() -> None:
         onnx.load(zip_map(("N", 2), helper.make_node("Identity", ["maps"], ["copy"]), classlabels_int64s=[1, 2]))
 
 
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
-def test_a_fetch_of_many_dictionaries_may_be_cancelled_at_any_turn(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+@on_each_loop
+async def test_a_fetch_of_many_dictionaries_may_be_cancelled_at_any_turn() -> None:
     model = onnx.load(zip_map(classlabels_int64s=[0, 1]))
     x = np.ones([40_000, 2], np.float32)
 
-    async def main() -> None:
-        async with af.Session(graph=model.graph) as session:
+    async with af.Session(graph=model.graph) as session:
 
-            async def work() -> None:
-                assert len(await session.run(labelled(model), {model.inputs["x"]: x})) == len(x)
+        async def work() -> None:
+            assert len(await session.run(labelled(model), {model.inputs["x"]: x})) == len(x)
 
-            await cancel_at_each_turn(work, work, turns=8)
-
-    run_on(loop, main())
+        await cancel_at_each_turn(work, work, turns=8)

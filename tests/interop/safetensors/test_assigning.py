@@ -43,12 +43,6 @@ def layers(count: int = 2, **other: Any) -> Layers:
     return made
 
 
-@pytest.fixture(autouse=True)
-def graph() -> Any:
-    with af.Graph().as_default() as made:
-        yield made
-
-
 BY_PATTERN = {r"layer_(\d+)/kernel": r"h.\1.weight", r"layer_(\d+)/bias": r"h.\1.bias"}
 
 

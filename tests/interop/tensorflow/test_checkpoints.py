@@ -45,17 +45,16 @@ def test_checkpoint_reader_has_tensorflow_methods(expected: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("folder", FOLDERS)
 async def test_saver_restores_tensorflow_checkpoints(folder: str, expected: dict[str, Any]) -> None:
-    with af.Graph().as_default():
-        kernel = af.get_variable("layer/kernel", (3, 2))
-        parts = af.get_variable("parts", (10, 2), partitioner=af.fixed_size_partitioner(4))
-        words = af.get_variable("words", initializer=af.zeros((3,), af.string))
-        async with af.Session() as session:
-            newest = af.train.latest_checkpoint(DATA / "checkpoints" / folder)
-            assert newest is not None
-            await af.train.Saver().restore(session, newest)
-            np.testing.assert_array_equal(await session.run(kernel), expected["layer/kernel"])
-            np.testing.assert_array_equal(await session.run(af.convert_to_tensor(parts)), expected["parts"])
-            assert (await session.run(words)).tolist() == [b"", b"two", b"\0three"]
+    kernel = af.get_variable("layer/kernel", (3, 2))
+    parts = af.get_variable("parts", (10, 2), partitioner=af.fixed_size_partitioner(4))
+    words = af.get_variable("words", initializer=af.zeros((3,), af.string))
+    async with af.Session() as session:
+        newest = af.train.latest_checkpoint(DATA / "checkpoints" / folder)
+        assert newest is not None
+        await af.train.Saver().restore(session, newest)
+        np.testing.assert_array_equal(await session.run(kernel), expected["layer/kernel"])
+        np.testing.assert_array_equal(await session.run(af.convert_to_tensor(parts)), expected["parts"])
+        assert (await session.run(words)).tolist() == [b"", b"two", b"\0three"]
 
 
 async def test_object_checkpoint_also_has_variable_names(expected: dict[str, Any]) -> None:

@@ -9,23 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-
 import aioflow as af
 from aioflow.errors import OpError
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.sim_net import SimNet
 from tests.runtime.flow_programs import random_flow_program
 from tests.runtime.programs import random_program
+from tests.support.outcomes import bits
 from tests.sweep.sim.scenes import Client, Stage, Violation
 
 STEPS = 3
-
-
-def bits(values: Sequence[Any]) -> list[tuple[object, ...]]:
-    """Return the values in a form that compares them bit by bit."""
-    arrays = [np.asarray(value) for value in values]
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays]
 
 
 def anywhere(tasks: Sequence[str], seed: int) -> Callable[[af.Operation], str]:

@@ -15,7 +15,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import AbortedError, DataLossError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.runtime.worker import Worker
-from aioflow.testing.virtual_clock import run_virtual
+from tests.support.loops import virtually
 from tests.train.monitored.lost_peers import FlakyCreator, NoSession, Script
 
 COUNT = 24
@@ -52,20 +52,6 @@ def in_checkpoint(folder: Path) -> tuple[int, list[int]]:
     return int(reader.read("global_step")), reader.read("seen").tolist()
 
 
-@pytest.mark.parametrize("lost", [(0,), (4,), (5,), (7, 8, 12), (23,)])
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_each_record_is_in_the_variables_once_after_losses(
-    quick_path: Path, lost: tuple[int, ...], when: str
-) -> None:
-    records = Records()
-    script = Script(records.train, **{when: lost})
-    async with records.session(quick_path, script) as session:
-        while not session.should_stop():
-            await session.run(records.train)
-    assert script.created == len(lost) + 1
-    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
-
-
 async def test_killed_program_resumes_at_the_checkpoint(quick_path: Path, graph: af.Graph) -> None:
     for killed_after in (8, 9, None):
         with af.Graph().as_default():
@@ -85,25 +71,6 @@ async def test_killed_program_resumes_at_the_checkpoint(quick_path: Path, graph:
             except KeyboardInterrupt:
                 step, seen = in_checkpoint(quick_path)
                 assert sum(seen) == step < COUNT
-    assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
-
-
-@pytest.mark.parametrize("lost", [(), (3,), (9, 10, 11), (17,)])
-async def test_concurrent_steps_apply_each_record_once(quick_path: Path, lost: tuple[int, ...]) -> None:
-    """Checkpoints wait for steps in flight, so that none contains a partly applied record."""
-    records: Records = Records(lambda start: records.slow_feeds(start))
-    script = Script(records.train, before=lost[::2], after=lost[1::2])
-
-    async def trainer(session: af.train.MonitoredSession) -> None:
-        while True:
-            try:
-                await session.run(records.train)
-            except af.errors.OutOfRangeError:
-                return
-
-    async with records.session(quick_path, script) as session, asyncio.TaskGroup() as group:
-        for _ in range(4):
-            group.create_task(trainer(session))
     assert in_checkpoint(quick_path) == (COUNT, [1] * COUNT)
 
 
@@ -239,25 +206,23 @@ async def test_new_session_restarts_the_input_without_checkpoints() -> None:
     assert fetched == [*range(5), *range(COUNT)]
 
 
-def test_checkpoint_wait_for_an_endless_step_times_out() -> None:
-    async def main() -> None:
-        source = af.train.SeekableFeeds(lambda start: iter([{}, {}]))
-        taken = af.train.CheckpointedInput(source, max_wait_secs=30)
-        taken.begin()
-        session = NoSession()
-        session.run = _empty  # type: ignore[method-assign, assignment]
-        await taken.take_up(session)
-        context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
-        await taken.before_run(context)
-        with pytest.raises(DeadlineExceededError, match="running steps"):
-            async with taken.saving(session):
-                pytest.fail("a step is in flight")
-        assert asyncio.get_running_loop().time() == pytest.approx(30)
-        context.step_ends()
+@virtually
+async def test_checkpoint_wait_for_an_endless_step_times_out() -> None:
+    source = af.train.SeekableFeeds(lambda start: iter([{}, {}]))
+    taken = af.train.CheckpointedInput(source, max_wait_secs=30)
+    taken.begin()
+    session = NoSession()
+    session.run = _empty  # type: ignore[method-assign, assignment]
+    await taken.take_up(session)
+    context = af.train.SessionRunContext(af.train.SessionRunArgs(None), session)
+    await taken.before_run(context)
+    with pytest.raises(DeadlineExceededError, match="running steps"):
         async with taken.saving(session):
-            pass
-
-    run_virtual(main())
+            pytest.fail("a step is in flight")
+    assert asyncio.get_running_loop().time() == pytest.approx(30)
+    context.step_ends()
+    async with taken.saving(session):
+        pass
 
 
 async def _empty(fetches: Any, feed_dict: Any = None) -> bytes:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.runtime.worker import Worker
-from aioflow.testing.virtual_clock import run_virtual
+from tests.support.loops import virtually
 from tests.train.monitored.lost_peers import FlakyCreator, Log, NoSession, NoSessionCreator, Script
 
 
@@ -246,16 +244,6 @@ async def test_at_most_once_repeats_steps_certainly_not_applied() -> None:
 
 def away(script: Script) -> FlakyCreator:
     return FlakyCreator(script, NoSessionCreator())
-
-
-def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on the virtual clock."""
-
-    @wraps(test)
-    def run() -> None:
-        run_virtual(test())
-
-    return run
 
 
 @virtually

@@ -18,7 +18,7 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.runtime.worker import Worker
-from aioflow.testing.virtual_clock import run_virtual
+from tests.support.loops import virtually
 from tests.train.monitored.lost_peers import NoSession
 
 
@@ -135,31 +135,28 @@ async def test_wait_for_session_times_out() -> None:
         await manager(recovery_wait_secs=0.001).wait_for_session("", max_wait_secs=0.01)
 
 
-def test_wait_for_session_waits_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtually
+async def test_wait_for_session_waits_for_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first pauses are short, and none exceeds `recovery_wait_secs`."""
+    clock = asyncio.get_running_loop().time
+    times: list[float] = []
 
-    async def main() -> None:
-        clock = asyncio.get_running_loop().time
-        times: list[float] = []
+    class Server(NoSession):
+        async def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
+            times.append(clock())
+            if clock() < 100:
+                raise UnavailableError("nobody listens")
 
-        class Server(NoSession):
-            async def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
-                times.append(clock())
-                if clock() < 100:
-                    raise UnavailableError("nobody listens")
-
-        sessions = manager(recovery_wait_secs=8)
-        monkeypatch.setattr(sessions, "_session", lambda master, config: Server())
-        await sessions.wait_for_session("aioflow://ps:1")
-        pauses = [after - before for before, after in pairwise(times)]
-        assert pauses[0] < 0.2
-        assert max(pauses) == pytest.approx(8)
-        assert 100 <= clock() <= 108
-        monkeypatch.setattr(Server, "run", _nobody)
-        with pytest.raises(DeadlineExceededError, match="nobody listens"):
-            await sessions.wait_for_session("aioflow://ps:1", max_wait_secs=50)
-
-    run_virtual(main())
+    sessions = manager(recovery_wait_secs=8)
+    monkeypatch.setattr(sessions, "_session", lambda master, config: Server())
+    await sessions.wait_for_session("aioflow://ps:1")
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[0] < 0.2
+    assert max(pauses) == pytest.approx(8)
+    assert 100 <= clock() <= 108
+    monkeypatch.setattr(Server, "run", _nobody)
+    with pytest.raises(DeadlineExceededError, match="nobody listens"):
+        await sessions.wait_for_session("aioflow://ps:1", max_wait_secs=50)
 
 
 async def _nobody(*args: Any, **kwargs: Any) -> None:

@@ -15,7 +15,8 @@ import aioflow as af
 from aioflow.errors import FailedPreconditionError, NotFoundError, OutOfRangeError
 from aioflow.runtime.worker import Worker
 from aioflow.testing.virtual_clock import run_virtual
-from tests.support.cancelling import LOOPS, cancel_at_each_turn, run_on
+from tests.support.cancelling import cancel_at_each_turn
+from tests.support.loops import LOOPS, run_on, virtually
 from tests.train.monitored.lost_peers import NoSession
 
 
@@ -175,27 +176,25 @@ def test_cancelled_supervisor_leaves_no_tasks(loop: Any) -> None:
     run_on(loop, cancel_at_each_turn(work, turns=30))
 
 
-def test_loop_calls_at_its_interval_until_stop() -> None:
-    async def main() -> None:
-        clock = asyncio.get_running_loop().time
-        supervisor = af.train.Supervisor()
-        times: list[float] = []
-        fast: list[int] = []
+@virtually
+async def test_loop_calls_at_its_interval_until_stop() -> None:
+    clock = asyncio.get_running_loop().time
+    supervisor = af.train.Supervisor()
+    times: list[float] = []
+    fast: list[int] = []
 
-        async def note(text: str, end: str = "") -> None:
-            times.append(clock())
-            assert text + end == "ab"
+    async def note(text: str, end: str = "") -> None:
+        times.append(clock())
+        assert text + end == "ab"
 
-        async with supervisor.coord:
-            supervisor.loop(5, note, ["a"], {"end": "b"})
-            await asyncio.sleep(17)
-            supervisor.loop(None, lambda: fast.append(0) if len(fast) < 50 else supervisor.request_stop())
-            await supervisor.wait_for_stop()
-            await supervisor.stop()
-        assert times == [0, 5, 10, 15]
-        assert len(fast) == 50
-
-    run_virtual(main())
+    async with supervisor.coord:
+        supervisor.loop(5, note, ["a"], {"end": "b"})
+        await asyncio.sleep(17)
+        supervisor.loop(None, lambda: fast.append(0) if len(fast) < 50 else supervisor.request_stop())
+        await supervisor.wait_for_stop()
+        await supervisor.stop()
+    assert times == [0, 5, 10, 15]
+    assert len(fast) == 50
 
 
 def test_services_log_the_speed_and_save(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -269,7 +268,7 @@ async def test_constructor_arguments_are_used(graph: af.Graph) -> None:
         await supervisor.summary_computed(None, b"")
 
 
-def test_older_names() -> None:
+def test_older_names_call_the_newer_ones() -> None:
     kind = af.train.Supervisor
     for older, name in (
         ("PrepareSession", "prepare_or_wait_for_session"),
