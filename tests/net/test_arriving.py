@@ -15,7 +15,6 @@ from pathlib import Path
 import msgpack
 import numpy as np
 import pytest
-import uvloop
 
 from aioflow.errors import OpError, ResourceExhaustedError
 from aioflow.net.arriving import Arrivals
@@ -26,10 +25,10 @@ from aioflow.net.limits import Limits
 from aioflow.net.proving import Hello
 from aioflow.net.transports import connect, listen
 from tests.net.test_framing import PREFIX, feed, frame
+from tests.support.loops import LOOPS
 from tests.support.waiting import eventually
 
 ANY = "tcp://127.0.0.1:0"
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 GIB = 1 << 30
 
 

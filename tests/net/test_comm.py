@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import pytest
-import uvloop
 
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.testing.check_comm import CHECKS, Check, connected
+from tests.support.loops import LOOPS
 
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 ADDRESSES = {"inproc": "inproc://check", "tcp": "tcp://127.0.0.1:0", "tcp6": "tcp://[::1]:0"}
 
 
@@ -22,8 +20,7 @@ ADDRESSES = {"inproc": "inproc://check", "tcp": "tcp://127.0.0.1:0", "tcp6": "tc
     ("address", "loop"), [("inproc", "asyncio"), ("tcp", "asyncio"), ("tcp", "uvloop"), ("inproc", "uvloop")]
 )
 def test_transport_passes_the_conformance_suite(check: Check, address: str, loop: str) -> None:
-    factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(asyncio.wait_for(check(connected(ADDRESSES[address])), 60))
 
 

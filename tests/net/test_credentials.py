@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import uvloop
 
 import aioflow as af
 from aioflow.cli import main
@@ -39,6 +38,7 @@ from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, Factory, connected
 from aioflow.testing.sim_cluster import SIMULATED, SimCluster
 from aioflow.testing.sim_net import SimNet, simulate
+from tests.support.loops import LOOPS, on_each_loop
 
 ANY = "tcp://127.0.0.1:0"
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -46,7 +46,6 @@ KNOWN = CommOptions(credentials=Credentials(SECRET))
 SEALED = CommOptions(credentials=Credentials(SECRET, seals_loopback=True))
 OTHER = CommOptions(credentials=Credentials(b"x" * 32))
 NONE = CommOptions(credentials=Credentials())
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 async def echo(comm: Comm) -> None:
@@ -74,20 +73,19 @@ def sealing(factory: Factory) -> Factory:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_sealed_connection_passes_the_conformance_suite(check: Check, loop: str) -> None:
-    factory: Callable[[], asyncio.AbstractEventLoop] = LOOPS[loop]
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         runner.run(asyncio.wait_for(check(sealing(connected(ANY))), 60))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_same_secret_is_admitted_and_others_get_the_reason(loop: str) -> None:
+@on_each_loop
+async def test_same_secret_is_admitted_and_others_get_the_reason() -> None:
     reached: list[Comm] = []
 
     async def handler(comm: Comm) -> None:
         reached.append(comm)
         await echo(comm)
 
-    async def main() -> None:
+    async with asyncio.timeout(60):
         async with listen(ANY, handler, KNOWN) as listener:
             for options, sentence in ((OTHER, "a different secret"), (NONE, "this process has none")):
                 with pytest.raises(UnauthenticatedError, match=sentence) as caught:
@@ -100,9 +98,6 @@ def test_same_secret_is_admitted_and_others_get_the_reason(loop: str) -> None:
             with pytest.raises(UnauthenticatedError, match="the peer has no secret"):
                 await connect(listener.address, 5, KNOWN)
         assert len(reached) == 1
-
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        runner.run(asyncio.wait_for(main(), 60))
 
 
 async def test_replayed_connection_is_rejected() -> None:
@@ -182,12 +177,11 @@ async def test_change_in_transit_ends_a_sealed_connection(size: int) -> None:
 # ── unauthenticated clients ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_unauthenticated_clients_do_not_keep_peers_out(loop: str) -> None:
+@on_each_loop
+async def test_unauthenticated_clients_do_not_keep_peers_out() -> None:
     """Open three hundred connections that send nothing or half a word, against a limit of ten."""
     options = replace(KNOWN, connections=2, unauthenticated=10, handshake_timeout=60.0)
-
-    async def main() -> None:
+    async with asyncio.timeout(60):
         async with listen(ANY, echo, options) as listener:
             where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
             with contextlib.ExitStack() as stack:
@@ -202,9 +196,6 @@ def test_unauthenticated_clients_do_not_keep_peers_out(loop: str) -> None:
                     await (await connect(listener.address, 5, KNOWN)).receive()
                 for comm in (one, two):
                     await comm.close()
-
-    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
-        runner.run(asyncio.wait_for(main(), 60))
 
 
 async def test_oldest_unauthenticated_connections_are_dropped() -> None:

@@ -8,12 +8,10 @@ import socket
 import struct
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
-import uvloop
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -23,6 +21,7 @@ from aioflow.net.status.http import MOST_BYTES, answer, as_metrics, as_text
 from aioflow.net.status.page import serve_status
 from aioflow.net.status.server import Activity, RunningStep, ServerStatus
 from tests.net.clusters import cluster
+from tests.support.loops import on_each_loop
 
 SECONDS = 60.0
 TASK = "/job:ps/replica:0/task:0"
@@ -191,23 +190,15 @@ async def test_answer_arrives_when_the_client_sent_too_much() -> None:
     await server.stop()
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_reset_connections_free_their_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@on_each_loop
+async def test_reset_connections_free_their_places() -> None:
     # More resets than places for connections: a place that a reset leaves taken would block the request below.
-    failures: list[object] = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
-        server = Server.create_local_server()
-        async with asyncio.timeout(SECONDS), serve_status(server.status, seconds=SECONDS, most=4) as url:
-            await asyncio.to_thread(reset, int(url.rstrip("/").rpartition(":")[2]), 30)
-            while (await asyncio.to_thread(fetched, f"{url}health")) != (503, "begins\n"):
-                pass
-        await server.stop()
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
-    assert failures == []
+    server = Server.create_local_server()
+    async with asyncio.timeout(SECONDS), serve_status(server.status, seconds=SECONDS, most=4) as url:
+        await asyncio.to_thread(reset, int(url.rstrip("/").rpartition(":")[2]), 30)
+        while (await asyncio.to_thread(fetched, f"{url}health")) != (503, "begins\n"):
+            pass
+    await server.stop()
 
 
 def reset(port: int, count: int) -> None:

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import uvloop
 
 from aioflow.errors import (
     AlreadyExistsError,
@@ -30,6 +29,7 @@ from aioflow.net.limits import Limits
 from aioflow.net.proving import Hello
 from aioflow.net.tcp import TcpComm
 from aioflow.net.transports import connect, listen
+from tests.support.loops import on_each_loop
 
 ANY = "tcp://127.0.0.1:0"
 QUICK = CommOptions(heartbeat=0.02, misses=3, handshake_timeout=0.1, close_timeout=0.2)
@@ -409,23 +409,18 @@ async def echo(comm: Comm) -> None:
 # ── resets ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_connections_reset_before_accept_take_no_places(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+@on_each_loop
+async def test_connections_reset_before_accept_take_no_places() -> None:
     # The listener accepts these connections after the reset, when they have no peer any more.
     options = CommOptions(connections=4, handshake_timeout=60.0)
-
-    async def serve_between_resets() -> None:
-        async with listen(ANY, echo, options) as listener:
-            where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
-            for _ in range(64):
-                with socket.create_connection(where) as sock:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            await asyncio.sleep(0.2)  # for the resets to be seen
-            async with asyncio.timeout(10), await connect(listener.address, 5.0) as comm:
-                await comm.send(Message(Kind.PUSH, 7))
-                answer = await comm.receive()
-                assert answer is not None
-                assert answer.request == 7
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(serve_between_resets())
+    async with listen(ANY, echo, options) as listener:
+        where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
+        for _ in range(64):
+            with socket.create_connection(where) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0.2)  # for the resets to be seen
+        async with asyncio.timeout(10), await connect(listener.address, 5.0) as comm:
+            await comm.send(Message(Kind.PUSH, 7))
+            answer = await comm.receive()
+            assert answer is not None
+            assert answer.request == 7

@@ -59,7 +59,7 @@ SUITES: Final[tuple[ModuleType, ...]] = (
 # Tests of other things than values on a device.
 LEFT_OUT: Final = {
     "test_array.test_views_share_memory": "which NumPy arrays share memory",
-    "test_array.test_gradient_equals_central_differences": "the gradients of views: slow, and made of ops that are covered",
+    "test_array.test_gradient_equals_central_differences": "gradients of views: slow, and made of ops that are covered",
     "test_array_errors.test_invalid_values_are_refused": "indices out of bounds, which the GPU does not look at",
     "test_array_errors.test_error_messages_contain_the_numbers": "the same",
     "test_image.test_gradients_of_resizing": "finite differences in many evaluations: slow",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 from aioflow.errors import (
     UnavailableError,
@@ -18,6 +17,7 @@ from aioflow.errors import (
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import Kind, Message
 from aioflow.net.transports import connect
+from tests.support.loops import on_each_loop
 from tests.support.processes import program_on_loop
 
 CHILD = """
@@ -43,32 +43,26 @@ async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
         yield process, (await process.stdout.readline()).decode().strip()
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_killed_or_stopped_peer_raises_unavailable_with_its_name(
-    loop: Callable[[], asyncio.AbstractEventLoop],
-) -> None:
+@on_each_loop
+async def test_killed_or_stopped_peer_raises_unavailable_with_its_name() -> None:
     async def flood(comm: Comm, array: np.ndarray[Any, Any]) -> None:
         while True:
             await comm.send(Message(Kind.REQUEST, 1, {}, (array,)))
 
-    async def main() -> None:
-        async with asyncio.timeout(60), child() as (process, address):
-            options = CommOptions(heartbeat=0.1, misses=3)
-            stopped, killed, sending = [await connect(address, 10, options, peer=f"/task:{i}") for i in range(3)]
-            array = np.arange(1_000_000.0)
-            await killed.send(Message(Kind.REQUEST, 1, {"a": 1}, (array,)))
-            reply = await killed.receive()
-            assert reply is not None
-            np.testing.assert_array_equal(reply.tensors[0], array)
+    async with asyncio.timeout(60), child() as (process, address):
+        options = CommOptions(heartbeat=0.1, misses=3)
+        stopped, killed, sending = [await connect(address, 10, options, peer=f"/task:{i}") for i in range(3)]
+        array = np.arange(1_000_000.0)
+        await killed.send(Message(Kind.REQUEST, 1, {"a": 1}, (array,)))
+        reply = await killed.receive()
+        assert reply is not None
+        np.testing.assert_array_equal(reply.tensors[0], array)
 
-            process.send_signal(signal.SIGSTOP)
-            with pytest.raises(UnavailableError, match="/task:0"):
-                await stopped.receive()
-            process.kill()
-            with pytest.raises(UnavailableError, match="/task:1"):
-                await killed.receive()
-            with pytest.raises(UnavailableError, match="/task:2"):
-                await flood(sending, array)
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
+        process.send_signal(signal.SIGSTOP)
+        with pytest.raises(UnavailableError, match="/task:0"):
+            await stopped.receive()
+        process.kill()
+        with pytest.raises(UnavailableError, match="/task:1"):
+            await killed.receive()
+        with pytest.raises(UnavailableError, match="/task:2"):
+            await flood(sending, array)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import uvloop
 
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.comm import Comm, CommOptions
@@ -25,12 +24,12 @@ from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, connected
 from tests.net.certificates import Authority
 from tests.net.test_credentials import between
+from tests.support.loops import LOOPS, on_each_loop
 from tests.support.processes import program_on_loop
 
 ANY = "tcp://127.0.0.1:0"
 SECRET = b"0123456789abcdef0123456789abcdef"
 NONE = CommOptions(credentials=Credentials())
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +73,14 @@ def test_tls_connection_keeps_the_contract(check: Check, loop: str, worker: Tls)
     on(loop, lambda: check(factory))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_peers_without_a_trusted_certificate_are_rejected(loop: str, authority: Authority, worker: Tls) -> None:
+@on_each_loop
+async def test_peers_without_a_trusted_certificate_are_rejected(authority: Authority, worker: Tls) -> None:
     other = Authority(authority.folder, "other")
     wrong = {
         "of another authority": other.tls("foreign", ca=authority.cert),
         "that has ended": authority.tls("late", days=-1),
     }
-
-    async def main() -> None:
+    async with asyncio.timeout(60):
         reached: list[Comm] = []
 
         async def handler(comm: Comm) -> None:
@@ -111,8 +109,6 @@ def test_peers_without_a_trusted_certificate_are_rejected(loop: str, authority: 
                 await connect(listener.address, 5, known(worker))
         assert len(reached) == 1
 
-    on(loop, main)
-
 
 async def test_certificate_is_valid_for_its_host_only(authority: Authority, worker: Tls) -> None:
     elsewhere = authority.tls("elsewhere", host="DNS:ps.example")
@@ -128,14 +124,13 @@ async def test_secret_is_required_over_tls_too(worker: Tls) -> None:
                 await connect(listener.address, 5, known(worker, secret))
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_new_connections_use_the_newest_certificate(loop: str, tmp_path: Path) -> None:
+@on_each_loop
+async def test_new_connections_use_the_newest_certificate(tmp_path: Path) -> None:
     first = Authority(tmp_path, "first")
     worker = first.tls("worker", ca=tmp_path / "both.pem") if _both(tmp_path, first) else None
     assert worker is not None
     options = known(worker)
-
-    async def main() -> None:
+    async with asyncio.timeout(60):
         async with listen(ANY, echo, options) as listener, await connect(listener.address, 5, options) as early:
             second = Authority(tmp_path, "second")
             _both(tmp_path, second)
@@ -148,8 +143,6 @@ def test_new_connections_use_the_newest_certificate(loop: str, tmp_path: Path) -
             await answered(early)
             with pytest.raises(UnauthenticatedError):
                 await connect(listener.address, 5, known(first.tls("before")))
-
-    on(loop, main)
 
 
 def _both(folder: Path, authority: Authority) -> bool:
@@ -196,11 +189,10 @@ def test_missing_or_invalid_files_are_rejected(tmp_path: Path, authority: Author
         Credentials.from_environment(environment)
 
 
-@pytest.mark.parametrize("loop", LOOPS)
-def test_clients_that_never_start_tls_do_not_block_peers(loop: str, worker: Tls) -> None:
+@on_each_loop
+async def test_clients_that_never_start_tls_do_not_block_peers(worker: Tls) -> None:
     options = replace(known(worker), connections=2, unauthenticated=5, handshake_timeout=60.0)
-
-    async def main() -> None:
+    async with asyncio.timeout(60):
         before = asyncio.all_tasks()
         async with listen(ANY, echo, options) as listener:
             where = ("127.0.0.1", int(listener.address.rpartition(":")[2]))
@@ -217,8 +209,6 @@ def test_clients_that_never_start_tls_do_not_block_peers(loop: str, worker: Tls)
                 for comm in comms:
                     await comm.close()
         assert asyncio.all_tasks() == before
-
-    on(loop, main)
 
 
 async def test_worker_takes_tls_files_from_the_command_line(authority: Authority, worker: Tls) -> None:
