@@ -90,6 +90,7 @@ TAKES_FOLDERS: Final = (
     ),
     *("WholeFile", "TextLines", "TFRecords", "FixedLengthRecords", "RecordFile", "open_stream", "TensorFile"),
 )
+BUILDS: Final = "aioflow.ops.apply"  # all builders of ops import it
 PRINTS: Final = ("aioflow.cli", "aioflow.__main__", "aioflow.demo", "aioflow.worker")
 
 KERNEL_FILES: Final = (  # in addition to modules that register kernels
@@ -359,6 +360,16 @@ def kernels_open_no_files(modules: Modules) -> Iterator[str]:
             yield module.at(call, f"{ast.unparse(call)} without the folders that are allowed")
 
 
+def kernels_build_no_graph(modules: Modules) -> Iterator[str]:
+    """Check that kernels import no builder of ops: what they share with definitions is in modules without builders."""
+    builders = {name for name, module in modules.items() if any(t == BUILDS for _, t in imports(module, modules))}
+    for module in modules.values():
+        if module.name.startswith("aioflow.kernels."):
+            for node, target in imports(module, modules):
+                if target in builders | {BUILDS}:
+                    yield module.at(node, f"imports {target}, which builds graphs")
+
+
 def opens_anywhere(call: ast.Call) -> bool:
     """Return True if a function of TAKES_FOLDERS is called, or passed on, without folders."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
@@ -441,6 +452,7 @@ RULES: Final[tuple[Rule, ...]] = (
     unsafe_calls,
     products,
     kernels_open_no_files,
+    kernels_build_no_graph,
     op_names,
     boundary_names,
 )
@@ -511,6 +523,11 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
         {"aioflow.kernels.a": "read_whole(path)\nCheckpointReader(prefix)\nTextLines(work, 0)\nf(read_whole, x)"},
         4,
     ),
+    (
+        kernels_build_no_graph,
+        {"aioflow.kernels.a": "from aioflow.ops import apply, b", "aioflow.ops.b": f"import {BUILDS}", BUILDS: ""},
+        2,
+    ),
     (op_names, {"aioflow.compiler.a": "CHEAP = ('Add', 'Sub', 'Mul', 'Neg')"}, 1),
     (
         op_names,
@@ -551,6 +568,7 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (kernels_open_no_files, {"aioflow.kernels.a": "_pillow().open(BytesIO(data))\nread_whole(folders.file(path))"}),
     (kernels_open_no_files, {"aioflow.kernels.a": "partial(TextLines, skip=0, folders=binding.folders)"}),
     (kernels_open_no_files, {"aioflow.formats.a": "open(x)", "aioflow_numpy.blas": "open('/proc/cpuinfo')"}),
+    (kernels_build_no_graph, {"aioflow.kernels.a": "import aioflow.ops.b", "aioflow.ops.b": "", BUILDS: ""}),
     (products, {"aioflow.testing.a": "a @ b", "aioflow_cupy.a": "a @ b"}),
     (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
 )
