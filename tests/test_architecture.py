@@ -17,7 +17,8 @@ from typing import Final, TypeAlias
 import pytest
 
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
-from aioflow.graph.opdef import OPS
+from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.traits import Role
 from aioflow_numpy.namespace import OTHERS
 from tests.measures import private_accesses
 from tests.support.source_modules import Module, Modules, imported, parse, read_tree
@@ -97,9 +98,26 @@ KERNEL_FILES: Final = (  # in addition to modules that register kernels
     "aioflow_numpy.block_functions",
     "aioflow_numpy.fused_blocks",
     "aioflow_onednn.epilogues",
+    "aioflow_onednn.layer_kernels",
 )
+# The op of a node, in a comparison.
+OP_OF_NODE: Final = re.compile(r"\b(op|type|op_type)\b")
 # Modules that map ops of other programs, or of older versions, to ops of aioflow.
 TRANSLATIONS: Final = ("aioflow.interop.", "aioflow.formats.graphs.older.")
+# Modules that compare ops of nodes with names, beside the definitions and kernels: they know them from stored graphs.
+READS_GRAPHS: Final = (
+    "aioflow.interop.",
+    "aioflow.formats.graphs.",
+    "aioflow.saved.",  # variables and placeholders of stored models
+    "aioflow.train.saver_def",  # the nodes of a stored saver
+)
+# Modules that compare them with names of kernels' ops, as patterns of rewrites. They know control flow and constants by
+# their roles.
+REWRITES: Final = (
+    "aioflow.compiler.optimize.",
+    "aioflow.autodiff.loops",  # the gradient replaces nodes that depend only on a shape
+    "aioflow.compiler.delegate",  # nodes that run in an engine of their own already
+)
 # Collections of op names that hold no facts about ops: patterns of rewrite rules, and samples.
 PATTERNS: Final = frozenset(
     {
@@ -395,6 +413,47 @@ def op_names(modules: Modules) -> Iterator[str]:
             yield module.at(next(iter(found.values())), f"facts about {', '.join(sorted(found))} by name")
 
 
+def op_comparisons(modules: Modules) -> Iterator[str]:
+    """Check that no comparison of an op with a name takes the place of a trait.
+
+    The names of ops that only the compiler or the worker makes are allowed: there a name tells who made the node.
+    """
+    named = {(module.name, name): node for module in modules.values() for name, node in constants(module.tree)}
+    for module in modules.values():
+        if module.name.startswith(
+            ("aioflow.ops.", "aioflow.kernels.", "aioflow.testing.", *KERNEL_FILES, *READS_GRAPHS)
+        ):
+            continue
+        if registers_kernels(module):
+            continue
+        local = {name: node for (home, name), node in named.items() if home == module.name}
+        for node in module.nodes:
+            if isinstance(node, ast.ImportFrom):
+                found = {alias.asname or alias.name: named.get((node.module or "", alias.name)) for alias in node.names}
+                local.update((name, value) for name, value in found.items() if value is not None)
+        for node in module.nodes:
+            if isinstance(node, ast.Compare) and OP_OF_NODE.search(ast.unparse(node)):
+                names = {name for name in compared(node, local) if OPS.get(name).made_by == "user"}
+                if module.name.startswith(REWRITES):
+                    names = {name for name in names if traits_of(name).role is not Role.KERNEL}
+                if names:
+                    yield module.at(node, f"{ast.unparse(node)}: ask the traits or the role of the op")
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the constants of a module with their values."""
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value:
+            yield from ((target.id, statement.value) for target in targets if isinstance(target, ast.Name))
+
+
+def compared(node: ast.AST, constants: Mapping[str, ast.expr]) -> set[str]:
+    """Return the op names in an expression, including those in constants that it mentions."""
+    mentioned = [constants[n.id] for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in constants]
+    return op_strings(node).union(*(compared(value, constants) for value in mentioned))
+
+
 def registers_kernels(module: Module) -> bool:
     called = {ast.unparse(n.func) for n in module.nodes if isinstance(n, ast.Call)}
     return not module.in_core and bool(called & {"kernel", "binder", "KERNELS.register"})
@@ -454,6 +513,7 @@ RULES: Final[tuple[Rule, ...]] = (
     kernels_open_no_files,
     kernels_build_no_graph,
     op_names,
+    op_comparisons,
     boundary_names,
 )
 
@@ -535,6 +595,17 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
         1,
     ),
     (op_names, {"aioflow.runtime.a": "FREE = frozenset('Add Sub Mul Neg'.split())"}, 1),
+    (
+        op_comparisons,
+        {"aioflow.compiler.a": "x.op == 'Cast'\nx.op not in ('Identity', *ENDS)\n'Add' != tensor.op.type"},
+        3,
+    ),
+    (
+        op_comparisons,
+        {"aioflow.a": "from aioflow.b import A\nx.op in B\nB = (A,)", "aioflow.b": "A: Final = 'Add'"},
+        1,
+    ),
+    (op_comparisons, {"aioflow.compiler.optimize.a": "x.op == 'Const'\nx.op in ('Switch', 'Add')"}, 2),
     (boundary_names, {"aioflow.compiler.a": "x.op == '_Arg' or x.op in ('_Send',)"}, 2),
 )
 
@@ -570,6 +641,8 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (kernels_open_no_files, {"aioflow.formats.a": "open(x)", "aioflow_numpy.blas": "open('/proc/cpuinfo')"}),
     (kernels_build_no_graph, {"aioflow.kernels.a": "import aioflow.ops.b", "aioflow.ops.b": "", BUILDS: ""}),
     (products, {"aioflow.testing.a": "a @ b", "aioflow_cupy.a": "a @ b"}),
+    (op_comparisons, {"aioflow.compiler.optimize.a": "x.op == 'Cast'", "aioflow.saved.a": "x.op == 'Const'"}),
+    (op_comparisons, {"aioflow.a": "x.op == A or x.op in OPS or x.name == 'Add'\nA: Final = '_Delegated'"}),
     (sizes, {"aioflow.a": 'def f():\n    """' + "\n" * FUNCTION_LINES + '    """\n    pass\n'}),
 )
 

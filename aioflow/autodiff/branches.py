@@ -12,6 +12,7 @@ from typing import Any
 from aioflow.autodiff.paths import Level
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
+from aioflow.graph.traits import Role
 from aioflow.ops.apply import constant, convert_to_tensor, make, make_list
 from aioflow.ops.control.contexts import CondContext, ControlFlowContext, placed
 from aioflow.ops.core import identity
@@ -30,7 +31,7 @@ class Branches:
     @staticmethod
     def know(op: Operation) -> bool:
         """Return True if the Switch or Merge belongs to a loop or a `cond`, and was not made by hand."""
-        if op.type == "Switch":
+        if op.op_def.traits.role is Role.SWITCH:
             return _is_of_loop(op) or isinstance(op.control_flow_context, CondContext)
         return all(isinstance(t.op.control_flow_context, CondContext) for t in op.inputs)
 
@@ -38,7 +39,7 @@ class Branches:
     def where(op: Operation) -> ControlFlowContext | None:
         """Return the context of the node's inputs; that of a `cond`'s Switch is outside its branch."""
         context: ControlFlowContext | None = op.control_flow_context
-        return context.outer if op.type == "Switch" and isinstance(context, CondContext) else context
+        return context.outer if op.op_def.traits.role is Role.SWITCH and isinstance(context, CondContext) else context
 
     def around(self, context: ControlFlowContext | None) -> AbstractContextManager[object]:
         """Return a context manager within which gradients of nodes in `context` are made."""
@@ -69,7 +70,7 @@ class Branches:
 
 
 def _is_of_loop(op: Operation) -> bool:
-    return op.inputs[1].op.type == "LoopCond"
+    return op.inputs[1].op.op_def.traits.role is Role.LOOP_CONDITION
 
 
 def merge_gradients(branches: Branches, op: Operation, grad: Any) -> list[Tensor]:

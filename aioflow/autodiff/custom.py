@@ -130,7 +130,7 @@ def _variables_between(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> l
     handles: list[Tensor] = []
     while queue:
         op = queue.popleft()
-        if op.type == "VarHandleOp":
+        if op.op_def.traits.is_variable:
             handles.append(op.outputs[0])
         for tensor in op.inputs:
             if tensor.op not in seen:

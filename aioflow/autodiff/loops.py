@@ -19,6 +19,7 @@ from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.static_shapes import known_dims
 from aioflow.ops.array.tensor_list import empty_list, joined, pop, push
@@ -90,9 +91,9 @@ class GradientLoop(WhileContext):
 
     def _recall(self, tensor: Tensor) -> Tensor:
         """Return a tensor of the forward body with its value in the forward iteration that corresponds to this one."""
-        if tensor.op.type == "Enter":  # an invariant has the same value in every iteration
+        if tensor.op.op_def.traits.role is Role.ENTER:  # an invariant has the same value in every iteration
             return self.capture(tensor.op.inputs[0])
-        if tensor.op.type == "Const":  # a copy of the constant is cheaper than a stack
+        if tensor.op.op_def.traits.role is Role.CONSTANT:  # a copy of the constant is cheaper than a stack
             # At the top, so that the copy enters this loop as an invariant.
             with placed(self.graph, None):
                 copy = constant(tensor.op.attrs["value"], tensor.dtype)

@@ -32,6 +32,7 @@ from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import format_dims
+from aioflow.graph.traits import Role
 from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.control.contexts import ControlFlowContext, WhileContext
 from aioflow.ops.core import tuple_
@@ -129,7 +130,7 @@ class ReverseWalk:
         """Raise UnimplementedError if steps are left: a loop that `while_loop` did not make depends on itself."""
         left = [step for step, owed in self._paths.pending.items() if owed]
         for op in left:
-            if isinstance(op, Operation) and op.type == "NextIteration":
+            if isinstance(op, Operation) and op.op_def.traits.role is Role.NEXT:
                 raise UnimplementedError(
                     "a loop has a gradient only if `while_loop` made it",
                     expected="a loop made by while_loop",
@@ -192,9 +193,9 @@ class ReverseWalk:
         # The outputs of a call are those of its expansion, one by one, and so are their gradients.
         if not is_own(op):
             found = incoming
-        elif op.type == "Merge" and self.branches.know(op):
+        elif op.op_def.traits.role is Role.MERGE and self.branches.know(op):
             found = merge_gradients(self.branches, op, incoming[0])
-        elif op.type == "Switch" and self.branches.know(op):
+        elif op.op_def.traits.role is Role.SWITCH and self.branches.know(op):
             found = switch_gradients(self.branches, op, incoming)
         else:
             found = _by_rule(op, incoming)

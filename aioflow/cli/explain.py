@@ -29,6 +29,7 @@ from aioflow.formats.files import file_errors
 from aioflow.graph.arrays import blank
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import traits_of
 from aioflow.memory.values import Array
 from aioflow.runtime.device_list import list_devices
 from aioflow.session.planner import cost_model
@@ -179,7 +180,7 @@ def _read(path: str, names: Sequence[str]) -> _Step:
             targets.append(element)
     # A first pruning without feeds finds the placeholders that the step needs.
     unfed = prune(StepRequest((), tuple(tensors), tuple(targets)))
-    placeholders = [name for name, node in unfed.nodes.items() if node.op == "Placeholder"]
+    placeholders = [name for name, node in unfed.nodes.items() if traits_of(node.op).must_be_fed]
     # All of them are fed with zeros in a measured run.
     feeds = tuple(graph.get_operation_by_name(name).outputs[0] for name in placeholders)
     return _Step(graph, StepRequest(feeds, tuple(tensors), tuple(targets)))
@@ -243,7 +244,7 @@ def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> li
     """Add assignments of zeros to the step's variables: a saved graph does not tell which nodes initialize them."""
     made = []
     with graph.as_default():
-        for name in [name for name, node in prune(request).nodes.items() if node.op == "VarHandleOp"]:
+        for name in [name for name, node in prune(request).nodes.items() if traits_of(node.op).is_variable]:
             handle = graph.get_operation_by_name(name)
             zeros = _zeros(name, handle.attrs["shape"], handle.attrs["dtype"], unknown_size)
             made.append(af.raw_ops.AssignVariableOp(resource=handle.outputs[0], value=zeros))

@@ -67,15 +67,16 @@ def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
     behind: dict[str, LoopFrame | None] = {}
     for name, node in graph.nodes.items():
         inside = next((behind[s] for s in node.predecessors() if s in behind), None)
-        if node.op == "Enter":
+        role = node.role
+        if role is Role.ENTER:
             # Loops inside different loops may have the same frame name.
             key = (inside, node.attrs["frame_name"])
             if key not in known:
                 known[key] = LoopFrame(key[1], inside, node.attrs["parallel_iterations"])
             inside = known[key]
-        elif node.op == "Exit" and inside is not None:
+        elif role is Role.EXIT and inside is not None:
             inside = inside.parent
-        elif node.op == "LoopCond" and inside is not None:
+        elif role is Role.LOOP_CONDITION and inside is not None:
             inside.condition = name
         behind[name] = inside
     return behind
@@ -84,20 +85,20 @@ def frames_behind(graph: ClientGraph) -> dict[str, LoopFrame | None]:
 def loops_of(graph: ClientGraph) -> dict[str, LoopFrame | None]:
     """Return for each node the innermost loop that it belongs to. Both Enter and Exit belong to the loop inside."""
     behind = frames_behind(graph)
-    return {n: behind[node.inputs[0].node] if node.op == "Exit" else behind[n] for n, node in graph.nodes.items()}
+    return {n: behind[node.inputs[0].node] if node.role is Role.EXIT else behind[n] for n, node in graph.nodes.items()}
 
 
 def loop_variable(graph: ClientGraph, merge: Node) -> LoopVariable | None:
     """Return the loop variable whose values a Merge joins; None for a Merge of another form than `while_loop` makes."""
     sources = [graph.nodes[edge.node] for edge in merge.inputs]
-    if [source.op for source in sources] != ["Enter", "NextIteration"] or sources[0].attrs["is_constant"]:
+    if [source.role for source in sources] != [Role.ENTER, Role.NEXT] or sources[0].attrs["is_constant"]:
         return None
     return LoopVariable(sources[0].name, merge.name, sources[1].name)
 
 
 def is_back_edge(node: Node, source: Node) -> bool:
     """Return whether the edge from `source` to `node` closes a loop: the only kind of edge that may point backwards."""
-    return node.op == "Merge" and source.op == "NextIteration"
+    return node.role is Role.MERGE and source.role is Role.NEXT
 
 
 def check_frames(graph: ClientGraph) -> None:
@@ -108,7 +109,7 @@ def check_frames(graph: ClientGraph) -> None:
     Raises:
         InvalidArgumentError: a node has inputs from different loops, an Exit is outside of loops, or a fetch is in one.
     """
-    if not any(traits_of(node.op).role in (Role.ENTER, Role.EXIT) for node in graph.nodes.values()):
+    if not any(node.role in (Role.ENTER, Role.EXIT) for node in graph.nodes.values()):
         return
     behind = frames_behind(graph)
     for node in graph.nodes.values():
@@ -118,7 +119,7 @@ def check_frames(graph: ClientGraph) -> None:
             if frame is not frames[0]:
                 what = f"node {node.name!r} has inputs from different frames: {source!r} is elsewhere"
                 raise _misplaced(node, what, _shown(frames[0]), _shown(frame))
-        if traits_of(node.op).role is Role.EXIT and frames[0] is None:
+        if node.role is Role.EXIT and frames[0] is None:
             what = "invalid Exit op: cannot find a corresponding Enter op"
             raise _misplaced(node, what, "an Exit in a frame", "no frame")
         if node.op == RETVAL and frames[0] is not None:
@@ -222,29 +223,29 @@ class Predicates:
         node = self._graph.nodes[edge.node]
         if node.name not in self._guards:  # outside of the loop
             return None
-        if node.op == "Switch" or (node.op == "LoopCond" and self._in_loop):
+        if node.role is Role.SWITCH or (node.role is Role.LOOP_CONDITION and self._in_loop):
             return node.inputs[0]
         traits = traits_of(node.op)
         return node.inputs[edge.port] if traits.memory is Memory.PASSED and traits.effect is Effect.NONE else None
 
     def _visit(self, node: Node) -> None:
         """Determine the guard of a node from the nodes before it, ignoring back edges."""
-        guards, op = self._guards, node.op
-        if op == "Merge":
+        guards, role = self._guards, node.role
+        if role is Role.MERGE:
             guards[node.name] = self._merge(node)
-        elif op == "ControlTrigger":  # it runs even if its inputs are dead
+        elif role is Role.TRIGGER:  # it runs even if its inputs are dead
             guards[node.name] = ()
         else:
             around = [self.of(edge) for edge in node.inputs]
             if node.control:
                 around += [guards.get(name, ()) for name in node.control]
             guards[node.name] = self._join(node, around)
-            if op == "Switch":
+            if role is Role.SWITCH:
                 self._divide(node)
 
     def _divide(self, switch: Node) -> None:
         predicate = self.predicate(switch)
-        if self._graph.nodes[predicate.node].op == "LoopCond" and not self._in_loop:
+        if self._graph.nodes[predicate.node].role is Role.LOOP_CONDITION and not self._in_loop:
             return
         guard = self._guards[switch.name]
         for port in range(2):

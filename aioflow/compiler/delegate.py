@@ -24,14 +24,14 @@ from aioflow.compiler.timeline import NodeSeconds
 from aioflow.graph.boundary import ARG, BOUNDARY, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.traits import Effect
+from aioflow.graph.traits import Effect, Role
 from aioflow.kernels.registry import HOST
 from aioflow.memory.letting_go import let_go
 from aioflow.memory.values import Array
 from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.onnx_node import ONNX_NODE
 
-_CONSTANT: Final = "Const"
+_NOT_COMPUTED: Final = (Role.FEED, Role.FETCH, Role.CONSTANT)
 
 
 class Delegate(Protocol):
@@ -168,7 +168,7 @@ def _together(
     places, predicates = _places(graph, staying, waiting), Predicates(graph)
     for name, node in graph.nodes.items():
         # Constants belong to no region: each region gets a copy of those that it reads.
-        if name not in staying and node.op not in (*BOUNDARY, _CONSTANT):
+        if name not in staying and node.role not in _NOT_COMPUTED:
             members[places[name], predicates.at(name)].append(name)
     return [Region(tuple(names), sum(seconds(graph.nodes[name]) for name in names)) for names in members.values()]
 
@@ -218,7 +218,7 @@ def _reason(graph: ClientGraph, node: Node) -> str:
         return "a check, which must fail in place"
     if not is_pure_op(node.op):
         return "side effects or state"
-    if node.body is not None or not node.outputs or (node.op == _CONSTANT and node.control):
+    if node.body is not None or not node.outputs or (node.role is Role.CONSTANT and node.control):
         return "not a plain computation"
     specs = (*node.outputs, *(graph.spec(edge) for edge in node.inputs))
     if any(not spec.dtype.is_numpy_compatible or spec.dtype.np_dtype.hasobject for spec in specs):
@@ -251,7 +251,7 @@ def _places(graph: ClientGraph, staying: Mapping[str, str], waiting: Collection[
             for source in node.predecessors():
                 other = found.get(source, _Place(0, 0))
                 # An edge from a node of the engine to one that stays ends a level.
-                leaves = is_ours and source not in staying and graph.nodes[source].op not in (*BOUNDARY, _CONSTANT)
+                leaves = is_ours and source not in staying and graph.nodes[source].role not in _NOT_COMPUTED
                 waits, level = waits | other.waits, max(level, other.level + leaves)
             found[name] = _Place(waits, level)
             if loop is not None:
@@ -276,7 +276,7 @@ def _inputs(graph: ClientGraph, members: Sequence[str]) -> list[Edge]:
     """Return the values that a region reads from outside, except constants, which are copied into it."""
     inside = set(members)
     read = dict.fromkeys(_edges(graph, members))
-    return [edge for edge in read if edge.node not in inside and graph.nodes[edge.node].op != _CONSTANT]
+    return [edge for edge in read if edge.node not in inside and graph.nodes[edge.node].role is not Role.CONSTANT]
 
 
 def _body(graph: ClientGraph, members: Sequence[str], outputs: Sequence[Edge]) -> ClientGraph:
@@ -288,7 +288,7 @@ def _body(graph: ClientGraph, members: Sequence[str], outputs: Sequence[Edge]) -
         name = f"_arg_{index}"
         nodes[name] = Node(name, ARG, attrs={"T": spec.dtype, "index": index}, outputs=(spec,))
         fed[edge] = Edge(name, 0)
-    constants = {edge.node for edge in _edges(graph, members) if graph.nodes[edge.node].op == _CONSTANT}
+    constants = {edge.node for edge in _edges(graph, members) if graph.nodes[edge.node].role is Role.CONSTANT}
     for name in (*(name for name in graph.nodes if name in constants), *members):
         node = graph.nodes[name]
         nodes[name] = replace(node, inputs=tuple(fed.get(edge, edge) for edge in node.inputs), control=())
@@ -325,7 +325,9 @@ class _Cutting:
         if not outputs:  # no value is read; other nodes only wait for the region
             outputs = [Edge(region.members[-1], 0)]
         last, inside = graph.nodes[outputs[-1].node], set(region.members)
-        constants = {edge.node for edge in _edges(graph, region.members) if graph.nodes[edge.node].op == _CONSTANT}
+        constants = {
+            edge.node for edge in _edges(graph, region.members) if graph.nodes[edge.node].role is Role.CONSTANT
+        }
         # `_body` drops control inputs, so the new node waits instead, also for those of the copied constants.
         waiting = (*region.members, *(name for name in graph.nodes if name in constants))
         waits = dict.fromkeys(c for name in waiting for c in graph.nodes[name].control if c not in inside)
@@ -355,7 +357,7 @@ class _Cutting:
         targets = tuple(dict.fromkeys(self._stands.get(name, name) for name in self._graph.targets))
         read = {source for node in nodes.values() for source in node.predecessors()}.union(targets)
         # Constants that only regions read were copied into them.
-        kept = {name: node for name, node in nodes.items() if node.op != _CONSTANT or name in read}
+        kept = {name: node for name, node in nodes.items() if node.role is not Role.CONSTANT or name in read}
         # A region's node stands at the place of the first member, possibly before inputs of later members.
         return replace(self._graph, nodes=_ordered(kept), targets=targets)
 
@@ -393,7 +395,7 @@ def with_constants(graph: ClientGraph, values: Mapping[int, Array]) -> ClientGra
     for name, node in graph.nodes.items():
         if node.op == ARG and (value := values.get(node.attrs["index"])) is not None:
             spec = OutputSpec(node.outputs[0].dtype, value.shape)
-            nodes[name] = replace(node, op=_CONSTANT, attrs={"dtype": spec.dtype, "value": value}, outputs=(spec,))
+            nodes[name] = replace(node, op="Const", attrs={"dtype": spec.dtype, "value": value}, outputs=(spec,))
     return replace(graph, nodes=nodes)
 
 
@@ -405,7 +407,7 @@ def _ordered(nodes: Mapping[str, Node]) -> dict[str, Node]:
         while waiting:
             node = nodes[waiting[-1]]
             # A node stays on the stack until all its inputs have been placed.
-            missing = [n for n in node.predecessors() if n not in found and nodes[n].op != "NextIteration"]
+            missing = [n for n in node.predecessors() if n not in found and nodes[n].role is not Role.NEXT]
             waiting += reversed(missing)
             if not missing:
                 found.setdefault(node.name, node)

@@ -59,6 +59,11 @@ class Node:
         return found if isinstance(found, ClientGraph) else None
 
     @property
+    def role(self) -> Role:
+        """The role of the op in the runtime."""
+        return traits_of(self.op).role
+
+    @property
     def changes(self) -> bool:
         """True if the node changes state that other steps see, either itself or by the function that it calls."""
         body = self.body if BODY in self.attrs else None

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
-from aioflow.compiler.timeline import NodeSeconds, known_bytes
+from aioflow.compiler.timeline import INSTANT, NodeSeconds, known_bytes
 from aioflow.graph.boundary import BOUNDARY, RECV, SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.dtypes import int32, int64
@@ -94,7 +94,7 @@ def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackO
     # Estimated seconds from the start of the step until each value exists.
     elapsed = 0.0
     for node in graph.nodes.values():
-        if node.op not in (SEND, RECV, *BOUNDARY, "Const"):
+        if node.role not in INSTANT:
             elapsed += seconds(node)
         # `maybe_dead` is also set for each Send inside a loop.
         if node.op != SEND or node.attrs["maybe_dead"] or node.control or not _leaves(node):

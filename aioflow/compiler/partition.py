@@ -26,6 +26,8 @@ from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.graph.dtypes import float32, int32
 from aioflow.graph.opdef import OPS, traits_of
+from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 from aioflow.ops.transfer import COMPRESSIONS
 
 # Returns whether a node and its inputs are also computed on the second device instead of being sent there.
@@ -85,7 +87,7 @@ class _Cut:
             (edge.node, node.device): edge
             for node in graph.nodes.values()
             for edge in node.inputs
-            if graph.nodes[edge.node].op != "Switch"
+            if graph.nodes[edge.node].role is not Role.SWITCH
         }
         self._clocks: dict[tuple[LoopFrame, str], str] = {}  # the Merge of the control loop on a device
 
@@ -138,7 +140,7 @@ class _Cut:
         source = self._graph.nodes[name]
         if is_everywhere(source):
             # A loop invariant exists when the loop begins, everything else from the start of the step.
-            return (self._read(Edge(name, 0), device).node,) if source.op == "Enter" else ()
+            return (self._read(Edge(name, 0), device).node,) if source.role is Role.ENTER else ()
         if source.device == device:
             return (name,)
         if (name, device) not in self._signalled:
@@ -165,7 +167,7 @@ class _Cut:
             source.source,
         )
         # A Switch that runs is alive itself, even if one of its outputs is dead.
-        dead = Edge(source.name, 0) in self._dead and source.op != "Switch"
+        dead = Edge(source.name, 0) in self._dead and source.role is not Role.SWITCH
         edge = Edge(token, 0)
         return self._transfer(self._new_edge(edge), edge, spec, source, device, dead)
 
@@ -247,15 +249,16 @@ class _Cut:
         source = self._graph.nodes[frame.condition].source
         count = OutputSpec(int32, ())
 
-        def put(part: str, op: str, inputs: tuple[Edge, ...], attrs: dict[str, object], outputs: int = 1) -> Edge:
+        def put(
+            part: str, op: str, inputs: tuple[Edge, ...], attrs: Attrs, outputs: int = 1, control: tuple[str, ...] = ()
+        ) -> Edge:
             specs = (count,) * outputs
-            # In an inner loop, the start value is needed again in each iteration of the outer loop.
-            control = outer if op == "Const" else ()
             node = Node(f"{name}/{part}", op, inputs, control, attrs, specs, device, source)
             self._nodes.setdefault(device, {})[node.name] = node
             return Edge(node.name, 0)
 
-        one = put("start", "Const", (), {"value": np.zeros((), np.int32), "dtype": int32})
+        # In an inner loop, the start value is needed again in each iteration of the outer loop.
+        one = put("start", "Const", (), {"value": np.zeros((), np.int32), "dtype": int32}, control=outer)
         enter = put("enter", "Enter", (one,), entering)
         # The Merge and the NextIteration read each other; the name of the latter is known in advance.
         merge = put("merge", "Merge", (enter, Edge(f"{name}/next", 0)), {"T": int32, "N": 2}, 2)
@@ -273,9 +276,9 @@ def _with_loops_together(graph: ClientGraph) -> ClientGraph:
     """
     devices = {name: node.device for name, node in graph.nodes.items()}
     for node in graph.nodes.values():
-        if node.op == "Merge":
+        if node.role is Role.MERGE:
             _place_variable(graph, node, devices)
-        elif node.op in ("Switch", "Exit") and not is_everywhere(graph.nodes[node.inputs[0].node]):
+        elif node.role in (Role.SWITCH, Role.EXIT) and not is_everywhere(graph.nodes[node.inputs[0].node]):
             devices[node.name] = devices[node.inputs[0].node]
     # A second pass, because the sources of fetches may just have been moved.
     for node in graph.nodes.values():

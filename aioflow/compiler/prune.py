@@ -21,6 +21,7 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.calls import waited_for
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def prune(request: StepRequest) -> ClientGraph:
         InvalidArgumentError: a value is read outside of the loop that contains it, or inside of a loop that does not.
     """
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(request.feeds)}
-    skipped = {t.op for t in request.feeds if t.op.type == "Placeholder"}
+    skipped = {t.op for t in request.feeds if t.op.op_def.traits.must_be_fed}
     fetched = [_source(t, fed) for t in request.fetches]
     roots = [t.op for t in fetched if t not in fed] + list(_waits(request.targets, skipped))
     nodes: dict[str, Node] = {}
@@ -85,9 +86,9 @@ def needed_operations(
             visited.add(op)
             stack.append((op, True))
             needed = [t.op for t in (_source(t, fed) for t in op.inputs) if t not in fed]
-            if op.type == "Merge":
-                waiting.extend(source for source in needed if source.type == "NextIteration")
-                needed = [source for source in needed if source.type != "NextIteration"]
+            if op.op_def.traits.role is Role.MERGE:
+                waiting.extend(source for source in needed if source.op_def.traits.role is Role.NEXT)
+                needed = [source for source in needed if source.op_def.traits.role is not Role.NEXT]
             needed += _waits(op.waits_for, skipped)
             stack.extend((source, False) for source in reversed(needed) if source not in visited)
     return order

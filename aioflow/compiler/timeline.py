@@ -17,16 +17,17 @@ from typing import Final, TypeAlias
 from aioflow.compiler.control_flow import loops_of
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.errors import InternalError
-from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.boundary import RECV, RETVAL, SEND
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 
 # A node of a plan: its device and its name there. Constants, feeds and loop invariants exist on several devices.
 Key: TypeAlias = tuple[str, str]
 NodeSeconds: TypeAlias = Callable[[Node], float]
 TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value between two devices
 
-_INSTANT: Final = frozenset({SEND, RECV, ARG, RETVAL, "Const"})
+INSTANT: Final = frozenset({Role.SEND, Role.RECV, Role.FEED, Role.FETCH, Role.CONSTANT})  # take no time of a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ class Timeline:
         by_device: dict[str, float] = {}
         for key in keys:
             node = self.nodes[key]
-            took = 0.0 if node.op in _INSTANT else seconds(node)
+            took = 0.0 if node.role in INSTANT else seconds(node)
             by_device[key[0]] = by_device.get(key[0], 0.0) + took
         # The devices of a loop work at the same time, so the busiest one determines its duration.
         busiest = max(by_device, key=by_device.__getitem__)
@@ -280,7 +281,7 @@ class Timeline:
         for (device, edge), (begin, until) in lives.items():
             node = self.nodes[device, edge.node]
             # Only the values that leave a loop count.
-            if self.unit_of[device, edge.node] not in self.loops or node.op == "Exit":
+            if self.unit_of[device, edge.node] not in self.loops or node.role is Role.EXIT:
                 size = known_bytes(node.outputs[edge.port]) or 0
                 changes[device] += [(begin, size), (until, -size)]
         return {device: _highest(found) for device, found in changes.items()}
@@ -290,7 +291,7 @@ class Timeline:
         send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
         if send is not None:
             return finishes[self.unit_of[send]]
-        return finishes[unit] if node.op == "Exit" else starts[unit]
+        return finishes[unit] if node.role is Role.EXIT else starts[unit]
 
 
 class _Devices:

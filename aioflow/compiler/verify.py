@@ -13,6 +13,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import is_compatible
 from aioflow.graph.signature.arguments import ArgDef
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 from aioflow.memory.values import Array
 
 
@@ -71,7 +72,7 @@ def _check_signature(graph: ClientGraph, node: Node) -> None:
         for (name, dtype), have in zip(expected, found, strict=True):
             if have is not dtype:
                 raise _broken(graph, node, f"{kind} {name!r} is {have}, not {dtype}")
-    if node.op == "Const" and not _holds(node.outputs[0], node.attrs["value"]):
+    if node.role is Role.CONSTANT and not _holds(node.outputs[0], node.attrs["value"]):
         raise _broken(graph, node, "its value does not have the dtype or shape of its output")
 
 

@@ -18,6 +18,8 @@ from aioflow.concurrency.context_stack import ContextStack, Entry
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.definitions import NODE_NAME, SCOPE_NAME
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.graph.views import NodeView
 
 Node = TypeVar("Node", bound=NodeView)
@@ -397,7 +399,7 @@ def through_context(
         return context.admit(name, op_type, inputs, control)
     # Only an Exit takes a value out of a loop.
     for source in (*(t.op for t in inputs), *control):
-        if source.control_flow_context is not None and op_type != "Exit":
+        if source.control_flow_context is not None and traits_of(op_type).role is not Role.EXIT:
             source.control_flow_context.check_readable(source)
     return inputs, control
 

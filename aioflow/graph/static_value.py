@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.traits import Role
 from aioflow.graph.views import TensorView
 from aioflow.memory.values import Array
 
@@ -59,7 +60,7 @@ def integers_only(value: StaticValue) -> StaticValue:
 def constant_value(tensor: TensorView) -> Array | None:
     """Return the tensor's value if it follows from constants and static shapes alone, else None. Do not modify it."""
     # Nearly every caller has a Const, which needs no search.
-    if tensor.op.type == "Const":
+    if tensor.op.op_def.traits.role is Role.CONSTANT:
         value: Array = tensor.op.attrs["value"]
         return value
     found = _Search().value(tensor)

@@ -151,6 +151,7 @@ class Traits:
         stays_home: Why only the process that built the graph can run the op, as the end of a sentence ("calls a Python
             function of this process"); "" if any process can.
         half: The behavior in 16 bits; None for the default of its kind: see `in_16_bits`.
+        must_be_fed: The outputs are a value of each step's feeds; running the op is an error.
         tells_step: The kernel changes nothing while it waits, and notifies the step when it stops waiting
             (`StepAccount`).
         takes_away: The op removes something, and its kernel can restore it.
@@ -177,6 +178,7 @@ class Traits:
     is_numeric: bool = True
     stays_home: str = ""
     half: Half | None = None
+    must_be_fed: bool = False
     tells_step: bool = False
     takes_away: bool = False
 
@@ -202,6 +204,11 @@ class Traits:
     def is_resident(self) -> bool:
         """True if the outputs exist independently of a running step."""
         return self.memory is Memory.RESIDENT
+
+    @property
+    def is_variable(self) -> bool:
+        """True if the output is the handle of a variable."""
+        return self.kind == "handle" and self.is_resident
 
     @property
     def is_control_flow(self) -> bool:
@@ -260,6 +267,7 @@ class Answers(TypedDict, total=False):
     is_numeric: bool
     stays_home: str
     half: Half | None
+    must_be_fed: bool
     tells_step: bool
     takes_away: bool
 

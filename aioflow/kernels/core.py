@@ -33,7 +33,7 @@ def placeholder(binding: Binding) -> Callable[[], Value]:
     return missing
 
 
-@kernel("NoOp")
+@kernel("NoOp", expression="None")
 def no_op() -> None:
     return None
 

@@ -93,7 +93,7 @@ define_op(
     "output: dtype",
     ["dtype: type", "shape: shape = None"],
     shape=lambda ctx: ctx.attrs["shape"],
-    traits=instant(effect=Effect.FAILS),
+    traits=instant(effect=Effect.FAILS, must_be_fed=True),
 )
 define_op(
     "PlaceholderWithDefault",

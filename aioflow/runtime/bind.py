@@ -21,7 +21,7 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument, places
-from aioflow.graph.traits import Effect
+from aioflow.graph.traits import Effect, Role
 from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
 from aioflow.kernels.one_shape import may_differ, of_one_shape
 from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
@@ -259,7 +259,7 @@ def _bind(
 
 def _constant(graph: ClientGraph, edge: Edge) -> Array | None:
     source = graph.nodes[edge.node]
-    return source.attrs["value"] if source.op == "Const" else None
+    return source.attrs["value"] if source.role is Role.CONSTANT else None
 
 
 def _arguments(node: Node, kernel: KernelDef, graph: ClientGraph, backend: ArrayBackend) -> list[Argument]:
@@ -285,7 +285,7 @@ def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBack
     """Return True if the value is known to be a resource of that kind, so that steps need not check it."""
     source = graph.nodes[edge.node]
     # A Merge has several sources, which may be resources of different kinds.
-    while traits_of(source.op).is_control_flow and source.op != "Merge" and source.inputs:
+    while traits_of(source.op).is_control_flow and source.role is not Role.MERGE and source.inputs:
         edge = source.inputs[0]
         source = graph.nodes[edge.node]
     maker = KERNELS.find(source.op, backend.device_type, source.attrs)

@@ -13,6 +13,7 @@ from aioflow.compiler.control_flow import Guard
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, Passing
 from aioflow.runtime.guards import ALIVE, Guards, NotRaisableError
@@ -48,7 +49,7 @@ def _fetches(graph: ClientGraph, guards: Guards, nodes: list[BoundNode]) -> Iter
     """
     # A constant has a value on every path, whatever its predicates. So a fetch of one on a side needs the identity
     # node.
-    guarded = {b.node.name: b.guard for b in nodes if b.node.op != "Const"}
+    guarded = {b.node.name: b.guard for b in nodes if b.node.role is not Role.CONSTANT}
     for node in graph.nodes.values():
         if node.op != RETVAL:
             continue

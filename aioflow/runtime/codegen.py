@@ -252,7 +252,7 @@ class NodeWriter:
     def _assigned(self, bound: BoundNode, call: str) -> str:
         names = [self._names[Edge(bound.node.name, p)] for p in range(len(bound.node.outputs))]
         if not names:
-            return "pass" if bound.node.op == "NoOp" else call
+            return call
         # With one output, the trailing comma of the target unpacks a tuple of one item.
         if bound.unpacks:
             return f"{', '.join(names)}, = {call}" if len(names) == 1 else f"{', '.join(names)} = {call}"

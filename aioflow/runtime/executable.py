@@ -18,8 +18,9 @@ from aioflow.concurrency.stopping import value_limit
 from aioflow.config import SessionConfig
 from aioflow.errors import InternalError
 from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
-from aioflow.graph.boundary import BOUNDARY, RECV
+from aioflow.graph.boundary import RECV
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.kernels.registry import ArrayBackend
 from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.letting_go import let_go
@@ -302,6 +303,6 @@ def _fused(graph: ClientGraph, config: SessionConfig) -> ClientGraph:
     found = graph
     for each in later:
         found = each.run(found, fold)
-    is_constant = all(node.op in (*BOUNDARY, "Const") for node in found.nodes.values())
+    is_constant = all(node.role in (Role.FEED, Role.FETCH, Role.CONSTANT) for node in found.nodes.values())
     # The passes may have folded the whole graph into constants.
     return graph if is_constant else found  # a strand needs a node to run

@@ -14,7 +14,6 @@ import numpy as np
 
 from aioflow.compiler.control_flow import LoopFrame, check_frames, is_back_edge, loop_variable, loops_of
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
@@ -176,7 +175,7 @@ class Program:
         kernels = {b.node.name: b for b in bound}
         self.nodes: dict[str, FlowNode] = {}
         for name, origin in graph.nodes.items():
-            kind = traits_of(origin.op).role
+            kind = origin.role
             self.nodes[name] = FlowNode(origin, kind, kernels.get(name), int(kind))
         self.root = Frame(0, "", None)
         self._frames: dict[LoopFrame | None, Frame] = {None: self.root}

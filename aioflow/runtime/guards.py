@@ -15,6 +15,7 @@ import numpy as np
 
 from aioflow.compiler.control_flow import Guard, Predicates
 from aioflow.compiler.ir import ClientGraph, Edge, Node
+from aioflow.graph.traits import Role
 from aioflow.kernels.convert import as_bool
 from aioflow.kernels.registry import Binding, Body, KernelDef
 from aioflow.memory.values import Array, Value
@@ -53,7 +54,7 @@ class Guards:
         self._passed: dict[str, Edge] = {}  # the values that control-flow nodes pass on
         self._waits: dict[str, tuple[str, ...]] = {}
         for node in (graph.nodes[name] for name in members):
-            if node.op in ("Switch", "LoopCond"):
+            if node.role in (Role.SWITCH, Role.LOOP_CONDITION):
                 self._pass(node)
 
     def of(self, edge: Edge) -> Guard | None:
@@ -94,7 +95,7 @@ class Guards:
         self._passed[node.name] = node.inputs[0]
         self._waits[node.name] = tuple(dict.fromkeys(self._through(node.predecessors())))
         guard = self._predicates.at(node.name)
-        if node.op == "Switch" and guard is not None:
+        if node.role is Role.SWITCH and guard is not None:
             self._check(node, self.predicate(node), guard)
 
     def _through(self, names: Iterable[str]) -> Iterator[str]:

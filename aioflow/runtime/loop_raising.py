@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 from aioflow.compiler.control_flow import LoopFrame, LoopVariable, loop_variable, loops_of
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.ordering import in_order
+from aioflow.graph.traits import Role
 from aioflow.kernels.registry import KernelDef
 from aioflow.runtime.bind import Argument, BoundNode, RaisedLoop, rebound
 from aioflow.runtime.branches import scheduled
@@ -92,27 +93,27 @@ def _innermost_frames(graph: ClientGraph, refused: Collection[_Path]) -> dict[_P
 
 def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
     """Return the control-flow nodes of the loop, or None if the frame has another form."""
-    by_op: dict[str, list[Node]] = {}
+    by_role: dict[Role, list[Node]] = {}
     for name in members:
-        by_op.setdefault(graph.nodes[name].op, []).append(graph.nodes[name])
-    conditions = by_op.get("LoopCond", [])
-    variables = _variables(by_op.get("Merge", []), graph)
+        by_role.setdefault(graph.nodes[name].role, []).append(graph.nodes[name])
+    conditions = by_role.get(Role.LOOP_CONDITION, [])
+    variables = _variables(by_role.get(Role.MERGE, []), graph)
     # A ControlTrigger also runs if its inputs are dead, which predicates cannot express.
-    if len(conditions) != 1 or not variables or by_op.get("ControlTrigger"):
+    if len(conditions) != 1 or not variables or by_role.get(Role.TRIGGER):
         return None
-    switches = [s for s in by_op.get("Switch", []) if s.inputs[1] == Edge(conditions[0].name, 0)]
-    invariants = [n.name for n in by_op.get("Enter", []) if n.attrs["is_constant"]]
+    switches = [s for s in by_role.get(Role.SWITCH, []) if s.inputs[1] == Edge(conditions[0].name, 0)]
+    invariants = [n.name for n in by_role.get(Role.ENTER, []) if n.attrs["is_constant"]]
     # The index that a Merge returns as its second output has no counterpart in a `while`.
     merges = {v.merge for v in variables}
     regular = (
         switches
-        and len(by_op.get("Enter", [])) == len(variables) + len(invariants)
-        and len(by_op.get("NextIteration", [])) == len(variables)
+        and len(by_role.get(Role.ENTER, [])) == len(variables) + len(invariants)
+        and len(by_role.get(Role.NEXT, [])) == len(variables)
         and not any(e.node in merges and e.port for name in members for e in graph.nodes[name].inputs)
     )
     if not regular:
         return None
-    exits, taken = ([node.name for node in found] for found in (by_op.get("Exit", []), switches))
+    exits, taken = ([node.name for node in found] for found in (by_role.get(Role.EXIT, []), switches))
     return _Frame(tuple(variables), tuple(invariants), tuple(taken), tuple(exits), tuple(members))
 
 
@@ -124,7 +125,7 @@ def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[LoopVariable]
         if variable is not None and not merge.control:
             found.append(variable)
         # A Merge that is neither a loop variable nor the end of a branch.
-        elif any(graph.nodes[e.node].op in ("Enter", "NextIteration") for e in merge.inputs):
+        elif any(graph.nodes[e.node].role in (Role.ENTER, Role.NEXT) for e in merge.inputs):
             return None
     return found
 
@@ -172,7 +173,7 @@ def _computing(
     condition: Sequence[BoundNode], body: Sequence[BoundNode]
 ) -> tuple[tuple[BoundNode, ...], tuple[BoundNode, ...]]:
     """Return the nodes in execution order, without constants, which become globals of the code."""
-    first, second = ([b for b in scheduled(part) if b.node.op != "Const"] for part in (condition, body))
+    first, second = ([b for b in scheduled(part) if b.node.role is not Role.CONSTANT] for part in (condition, body))
     return tuple(first), tuple(second)
 
 

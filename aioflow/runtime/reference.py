@@ -26,7 +26,6 @@ import numpy as np
 from aioflow.compiler.control_flow import LoopFrame, check_frames, frames_behind
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.errors import InternalError, OpError
-from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.graph.traits import Role
 from aioflow.memory.values import Array, Value
@@ -146,7 +145,7 @@ class Reference:
         for inner in self._loops[first.frame]:
             now[inner] = _Iteration(inner, now[inner.parent].tag)
         for node in self._nodes[first.frame]:
-            frame, role = self._frames[node.name], traits_of(node.op).role
+            frame, role = self._frames[node.name], node.role
             there = now[frame]
             if role is Role.NEXT or (role is Role.ENTER and frame is first.frame):
                 continue  # `_next` has added those with a value
@@ -172,10 +171,10 @@ class Reference:
         following = _Iteration(now.frame, now.around, now.number + 1)
         carried: dict[Edge, asyncio.Task[Outputs]] = {}
         for node in self._nodes[now.frame]:
-            if self._frames[node.name] is now.frame and traits_of(node.op).role is Role.NEXT:
+            if self._frames[node.name] is now.frame and node.role is Role.NEXT:
                 task = run.group.create_task(self._run(run, node, now.sources(node), now.tag))
                 carried[Edge(node.name, 0)] = following.outputs[node.name] = task
-            elif node.op == "Enter" and self._frames[node.name] is now.frame and node.attrs["is_constant"]:
+            elif node.role is Role.ENTER and self._frames[node.name] is now.frame and node.attrs["is_constant"]:
                 following.outputs[node.name] = now.outputs[node.name]
         # Without a live value the loop has ended: dead NextIterations begin no iteration.
         if await _first_live(carried) is DEAD:
@@ -197,7 +196,7 @@ class Reference:
 
     async def _run(self, run: _Run, node: Node, sources: Sources, tag: str) -> Outputs:
         """Await the inputs of a node and return its outputs."""
-        role = traits_of(node.op).role
+        role = node.role
         if role is Role.MERGE:
             for name in sources.keys() & node.control:  # they may be dead
                 await sources[name]
@@ -226,7 +225,7 @@ class Reference:
     async def _compute(self, node: Node, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:
         if step.requested:
             step.halt()
-        if traits_of(node.op).role is Role.SWITCH:
+        if node.role is Role.SWITCH:
             data, predicate = (inputs[edge] for edge in node.inputs)
             return (DEAD, data) if await self._executor.run(step, _side, node, predicate) else (data, DEAD)
         bound = self._bound[node.name]
@@ -321,7 +320,7 @@ def _call(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) 
 
 def _called(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Any:
     extra: dict[str, object] = {"step": step} if bound.kernel.takes_step else {}
-    if traits_of(bound.node.op).role in _ENDS:
+    if bound.node.role in _ENDS:
         extra["tag"] = tag
     with np.errstate(all="ignore"):
         return bound.call(*gather(bound, inputs), **extra)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.config import SessionConfig
 from aioflow.graph.boundary import ARG
+from aioflow.graph.traits import Role
 from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
@@ -48,7 +49,7 @@ class TaskGraph:
         self._fetched = [fetch.inputs[0] for fetch in fetches_of(graph)]
         self._constants = constant_values(bound)
         self._fed = fed_values(graph, bound)
-        self._guarded = {b.node.name for b in bound if b.guard and b.node.op != "Const"}
+        self._guarded = {b.node.name for b in bound if b.guard and b.node.role is not Role.CONSTANT}
         self.tasks = split(graph, bound, self._constants)
         self.strands = [None if task.is_async else self._strand(task, executor, capture) for task in self.tasks]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.boundary import RETVAL
+from aioflow.graph.traits import Role
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 
@@ -36,7 +37,7 @@ class Task:
 
 def constant_values(bound: Sequence[BoundNode]) -> dict[Edge, Value]:
     """Return the values of constant nodes, which belong to no task: the code of each reader contains them."""
-    return {Edge(b.node.name, 0): b.call() for b in bound if b.node.op == "Const"}
+    return {Edge(b.node.name, 0): b.call() for b in bound if b.node.role is Role.CONSTANT}
 
 
 def split(graph: ClientGraph, bound: Sequence[BoundNode], constants: Mapping[Edge, Value]) -> list[Task]:

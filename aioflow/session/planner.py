@@ -28,6 +28,7 @@ from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVA
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.kernels.registry import HOST
 from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.transfer import check_compression
@@ -207,7 +208,7 @@ class Planner:
                 stays.update(
                     (name, Staying(graph.nodes[name].op, reason))
                     for name, reason in reasons.items()
-                    if graph.nodes[name].op != "Const"
+                    if graph.nodes[name].role is not Role.CONSTANT
                 )
             return graph
 

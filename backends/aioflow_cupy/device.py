@@ -230,7 +230,7 @@ class CupyDevice:
         """
         if not self._settings.capture or not is_capturable(nodes):
             return None
-        handles = [bound.call for bound in nodes if bound.node.op == "VarHandleOp"]
+        handles = [bound.call for bound in nodes if bound.kernel.makes is VariableResource]
         current: tuple[VariableResource, ...] | None = None
         replayed = function
 

@@ -17,9 +17,9 @@ from aioflow.compiler.sizes import telling, with_shapes
 from aioflow.concurrency.stopping import current_work, reserve
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from aioflow.graph import dtypes
-from aioflow.graph.boundary import ARG
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, num_elements
+from aioflow.graph.traits import Role
 from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, model_of
 from aioflow.memory.copying import native
 from aioflow.memory.values import Array
@@ -217,7 +217,9 @@ def _largest_in(graph: ClientGraph) -> _Largest | None:
         if not all(num_elements(spec.dims) for spec in read):
             return None
         made = max(map(_size, read), default=0)
-        if node.op not in (ARG, "Const") and made > sum(_size(graph.spec(edge)) for edge in set(node.inputs)):
+        if node.role not in (Role.FEED, Role.CONSTANT) and made > sum(
+            _size(graph.spec(edge)) for edge in set(node.inputs)
+        ):
             found = max(found, _Largest(made, node), key=attrgetter("size"))
     return found
 
@@ -302,7 +304,7 @@ def _check_folding(graph: ClientGraph) -> None:
     constant: set[str] = set()
     for name, read in graph.read_outputs().items():
         node = graph.nodes[name]
-        if node.op == "Const":
+        if node.role is Role.CONSTANT:
             constant.add(name)
         elif node.inputs and constant.issuperset(edge.node for edge in node.inputs):
             constant.add(name)

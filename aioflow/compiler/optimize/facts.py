@@ -14,7 +14,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.boundary import ARG
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument
-from aioflow.graph.traits import Effect, Memory
+from aioflow.graph.traits import Effect, Memory, Role
 from aioflow.kernels.registry import ANY_DEVICE, HOST, KERNELS
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ class Facts:
             return (node.name,)
         found: dict[str, None] = {}
         for edge in node.inputs:
-            if self._nodes[edge.node].op == "Switch":  # a control edge cannot distinguish its sides
+            if self._nodes[edge.node].role is Role.SWITCH:  # a control edge cannot distinguish its sides
                 return (node.name,)
             found.update(dict.fromkeys(self._anchors[edge.node]))
         for name in node.control:
@@ -116,7 +116,7 @@ class Facts:
         return self._derived(self._row_major, edge.node, self._find_row_major)
 
     def _find_row_major(self, node: Node) -> bool:
-        if node.op == "Const":
+        if node.role is Role.CONSTANT:
             return bool(node.attrs["value"].flags.c_contiguous)
         traits = traits_of(node.op)
         if traits.row_major:

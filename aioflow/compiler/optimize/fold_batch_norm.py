@@ -28,6 +28,7 @@ from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere
 from aioflow.graph import dtypes
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 from aioflow.memory.values import Array
 
 _NORMS: Final = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
@@ -153,7 +154,7 @@ class _Folding:
         specs = (OutputSpec(dtypes.float32, dims),)
         node = Node(name, op, inputs, norm.control, attrs, specs, norm.device, norm.source)
         sources = [self._made[edge.node] for edge in inputs]
-        if all(source.op == "Const" for source in sources):
+        if all(source.role is Role.CONSTANT for source in sources):
             graph = replace(self._graph, nodes=self._made)
             # None if it cannot be computed now. Then the node stays in the step.
             values = self._evaluate(node, graph, [source.attrs["value"] for source in sources])
@@ -169,7 +170,7 @@ class _Folding:
         """Add a constant that is alive in the same branch and loop iteration as `value`."""
         source = self._made[value.node]
         # A Const without control inputs is alive everywhere; waiting for the source makes it dead where the source is.
-        control = source.control if source.op == "Const" else (source.name,)
+        control = source.control if source.role is Role.CONSTANT else (source.name,)
         return self._constant(norm, self._free(f"{norm.name}/{what}"), np.asarray(constant), control)
 
     def _constant(self, norm: Node, name: str, value: Array, control: tuple[str, ...]) -> Edge:

@@ -135,7 +135,7 @@ def _fits(graph: ClientGraph, edge: Edge, narrow: DType, neutral: set[str]) -> b
     if edge.node not in neutral:
         return False
     source = graph.nodes[edge.node]
-    if source.op != "Const":
+    if source.role is not Role.CONSTANT:
         return True
     value: Array = source.attrs["value"]
     with np.errstate(over="ignore", under="ignore"):
@@ -263,11 +263,11 @@ class _Rewriting:
         spec = OutputSpec(dtype, source.outputs[edge.port].dims)
         name = self._free(f"{edge.node}/{dtype.name}")
         attrs: Attrs
-        if source.op == "Const":
+        if source.role is Role.CONSTANT:
             value: Array = source.attrs["value"].astype(dtype.np_dtype)
             made = replace(source, name=name, attrs={**source.attrs, "value": value, "dtype": dtype}, outputs=(spec,))
         # A loop invariant is cast outside of the loop, so once instead of in every iteration.
-        elif traits_of(source.op).role is Role.ENTER and source.attrs["is_constant"]:
+        elif source.role is Role.ENTER and source.attrs["is_constant"]:
             outside = self._as(source.inputs[0], dtype)
             made = replace(source, name=name, inputs=(outside,), attrs={**source.attrs, "T": dtype}, outputs=(spec,))
         elif source.op == "Cast" and source.attrs["SrcT"] is dtype:

@@ -26,7 +26,7 @@ from aioflow.compiler.optimize.facts import may_overwrite
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of
-from aioflow.graph.traits import Effect, Memory
+from aioflow.graph.traits import Memory
 
 _BATCHES: Final = (32, 1, 1024)  # orders are optimized for the first
 
@@ -183,9 +183,8 @@ def _before(graph: ClientGraph) -> dict[str, list[str]]:
         traits = traits_of(node.op)
         if traits.memory is Memory.PASSED:
             handle.update((edge, handle.get(read, read)) for edge, read in zip(_edges(node), node.inputs, strict=False))
-        # An op that only names a variable does not touch its value, so it needs no order.
-        names_variable = traits.effect is Effect.KEEPS and traits.is_resident
-        if traits.effect.is_stateful and not names_variable:
+        # The handle of a variable does not touch the value, so it needs no order.
+        if traits.effect.is_stateful and not traits.is_variable:
             resources = [e for e in node.inputs if graph.spec(e).dtype is dtypes.resource]
             keys: Iterable[Edge | None] = {handle.get(e, e): None for e in resources}  # each once
             for key in keys or [None]:

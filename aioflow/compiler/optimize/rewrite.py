@@ -23,6 +23,7 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.traits import Role
 from aioflow.memory.values import Array
 
 _OPAQUE: Final = (dtypes.resource, dtypes.variant)
@@ -80,7 +81,7 @@ class Rewriting:
     def constant(self, edge: Edge) -> Array | None:
         """Return the value of an output if it is a constant's. Do not modify it."""
         node = self.node(edge)
-        value: Array | None = node.attrs["value"] if node.op == "Const" else None
+        value: Array | None = node.attrs["value"] if node.role is Role.CONSTANT else None
         return value
 
     def may_be_constant(self, node: Node) -> bool:
@@ -91,7 +92,7 @@ class Rewriting:
         """Return control inputs equivalent to reading these outputs, or None if only reading is equivalent."""
         found: dict[str, None] = {}
         for edge in edges:
-            if self.node(edge).op == "Switch":  # a control edge from it would be alive on both sides
+            if self.node(edge).role is Role.SWITCH:  # a control edge from it would be alive on both sides
                 return None
             found.update(dict.fromkeys(self.facts.anchors(edge.node)))
         return tuple(found)
@@ -263,7 +264,7 @@ class Rewriting:
         if source.op == ARG and identity.name in self._fetched:
             # A fetched feed is returned as it is, while the value of a node belongs to the caller.
             return False
-        if source.op == "Const" and identity.name in self._held:
+        if source.role is Role.CONSTANT and identity.name in self._held:
             return False
         spec = self.spec(edge)
         if spec != identity.outputs[0] or spec.dtype in _OPAQUE or identity.device not in ("", source.device):

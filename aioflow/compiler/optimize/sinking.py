@@ -12,8 +12,9 @@ the same memory order, which `Facts` tells. Nodes that sum, copy into rows or re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.facts import Facts
@@ -21,16 +22,20 @@ from aioflow.compiler.optimize.rewrite import Rewriting
 from aioflow.concurrency.stopping import batches
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
-from aioflow.graph.traits import Memory
+from aioflow.graph.traits import Memory, Role
 from aioflow.memory.values import Array
 
 Order: TypeAlias = tuple[int, ...]
-TRANSPOSE: Final = "Transpose"
+
+
+def transposes(graph: ClientGraph) -> Iterator[str]:
+    """Yield the names of the transposes."""
+    return (name for name, node in graph.nodes.items() if node.op == "Transpose")
 
 
 def sunk(graph: ClientGraph) -> ClientGraph:
     """Return the graph with the profitable regions carried above their transposes."""
-    if not any(node.op == TRANSPOSE for node in graph.nodes.values()):
+    if not any(transposes(graph)):
         return graph
     regions = _Regions(graph)
     worth = regions.worth()
@@ -70,7 +75,7 @@ class _Regions:
         self._above: dict[str, str] = {}  # union-find over transposes and the nodes that can be carried
         self._orders: dict[str, Order] = {}
         for node in graph.nodes.values():
-            if node.op == TRANSPOSE:
+            if node.op == "Transpose":
                 self._note_transpose(node)
             elif self.turned and any(edge.node in self.turned for edge in node.inputs):
                 self._note_reader(node)
@@ -97,7 +102,7 @@ class _Regions:
 
     def _note_transpose(self, node: Node) -> None:
         source = self._nodes[node.inputs[1].node]
-        order = permutation(source.attrs["value"]) if source.op == "Const" else None
+        order = permutation(source.attrs["value"]) if source.role is Role.CONSTANT else None
         if order is None or len(order) < 2:
             return
         self._orders[node.name] = order
@@ -142,7 +147,7 @@ class _Regions:
         if spec.dims == ():
             return True
         source, traits = self._nodes[edge.node], traits_of(node.op)
-        if source.op != "Const" or not traits.broadcasts or spec.dtype.name not in traits.fuses:
+        if source.role is not Role.CONSTANT or not traits.broadcasts or spec.dtype.name not in traits.fuses:
             return False
         value: Array = source.attrs["value"]
         return value.ndim <= len(order) and sum(size != 1 for size in value.shape) <= 1
@@ -182,7 +187,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
             if Edge(node.name, port) in read_outside:
                 attrs = {**turned.transpose.attrs, "T": spec.dtype}
                 # Readers outside of the region still need the transposed value.
-                rewriting.follow(node, port, "transposed", TRANSPOSE, turned.transpose.inputs[1:], attrs, spec)
+                rewriting.follow(node, port, "transposed", "Transpose", turned.transpose.inputs[1:], attrs, spec)
     return rewriting.finished()
 
 

@@ -11,7 +11,6 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.graph.dtypes import resource, variant
-from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 
 # A resource exists on one device, and so do lists and locks, which are variants: handles are passed on, not copied.
@@ -55,9 +54,9 @@ def is_everywhere(node: Node) -> bool:
 
     True for a feed, a constant without control inputs, and a loop invariant.
     """
-    if node.op == "Enter":
+    if node.role is Role.ENTER:
         return bool(node.attrs.get("is_constant"))
-    return node.op == ARG or (node.op == "Const" and not node.control)
+    return node.op == ARG or (node.role is Role.CONSTANT and not node.control)
 
 
 def joined_by_handles(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tuple[int, int]]:
@@ -89,12 +88,11 @@ def preferred(graph: ClientGraph, positions: Mapping[str, int]) -> Iterator[tupl
     """
     entering: dict[str, int] = {}
     for position, node in enumerate(graph.nodes.values()):
-        role = traits_of(node.op).role
-        if role in (Role.SWITCH, Role.EXIT):
+        if node.role in (Role.SWITCH, Role.EXIT):
             source = node.inputs[0].node
             if not is_everywhere(graph.nodes[source]):
                 yield position, positions[source]
-        elif role in (Role.ENTER, Role.NEXT):
+        elif node.role in (Role.ENTER, Role.NEXT):
             entering[node.name] = position
     for position, node in enumerate(graph.nodes.values()):
         for edge in node.inputs:
@@ -116,5 +114,5 @@ def followers(
             yield position, [positions[node.inputs[0].node]]
         elif node.op == ARG:
             yield position, readers[node.name][:1]
-        elif node.op == "Const" and "_class" not in node.attrs:
+        elif node.role is Role.CONSTANT and "_class" not in node.attrs:
             yield position, readers[node.name]

@@ -26,9 +26,10 @@ from aioflow.compiler.place.colocation import (
     takes_handle,
 )
 from aioflow.compiler.place.rejection import conflict, rejection
-from aioflow.graph.boundary import ARG, BOUNDARY
+from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 from aioflow.kernels.registry import KERNELS, read_by_kernels
 
 _TYPE_ORDER: Final[Mapping[str, int]] = {"GPU": 0, "CPU": 2}  # other types rank between them
@@ -270,14 +271,14 @@ class _Constraints:
 
     def _grant_wishes(self) -> None:
         """Grant device requests of control flow nodes if their group has no kernels; requests of Merges come first."""
-        for i, wish in sorted(self.wishes, key=lambda wish: self.nodes[wish[0]].op != "Merge"):
+        for i, wish in sorted(self.wishes, key=lambda wish: self.nodes[wish[0]].role is not Role.MERGE):
             root = self.sets.find(i)
             wanted = self.masks[root] & wish
             if wanted and self.priorities[root] is None:
                 self.masks[root] = wanted
 
     def _follow(self) -> None:
-        readers: dict[str, list[int]] = {n.name: [] for n in self.nodes if n.op in (ARG, "Const")}
+        readers: dict[str, list[int]] = {n.name: [] for n in self.nodes if n.role in (Role.FEED, Role.CONSTANT)}
         for i, node in enumerate(self.nodes):
             for edge in node.inputs:
                 if edge.node in readers:

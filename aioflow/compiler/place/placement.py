@@ -13,6 +13,7 @@ from typing import TypeAlias
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import Group, Offers, feasible_groups
+from aioflow.graph.traits import Role
 
 Chooser: TypeAlias = Callable[[ClientGraph, Sequence[Group], ClusterView], Mapping[str, str]]
 
@@ -59,7 +60,7 @@ def _fits_everywhere(graph: ClientGraph, offers: Offers) -> bool:
 def _constants_beside_readers(graph: ClientGraph, groups: Sequence[Group], chosen: Mapping[str, str]) -> dict[str, str]:
     """Return the devices of ungrouped constants whose readers are all on one feasible device."""
     alone = (group for group in groups if len(group.members) == 1)
-    free = {g.members[0]: g.devices for g in alone if graph.nodes[g.members[0]].op == "Const"}
+    free = {g.members[0]: g.devices for g in alone if graph.nodes[g.members[0]].role is Role.CONSTANT}
     readers: dict[str, set[str]] = {name: set() for name in free}
     for node in graph.nodes.values():
         for edge in node.inputs:

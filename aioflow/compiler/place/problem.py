@@ -18,6 +18,7 @@ from aioflow.errors import InternalError
 from aioflow.graph.costs import Operand
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.traits import Role
 
 CONTROL_PORT: Final = -1
 
@@ -177,10 +178,10 @@ def _needed(
     needed: dict[tuple[int, int], None] = {}
     for name, port in node.inputs:
         source = index[name]
-        op = nodes[source].op
-        if traits_of(op).is_replicated:
+        traits = traits_of(nodes[source].op)
+        if traits.is_replicated:
             first_reader.setdefault(source, i)
-        if op != "Const" and source < i:
+        if traits.role is not Role.CONSTANT and source < i:
             needed[source, port] = None
     if traits_of(node.op).is_replicated:  # a constant may have control inputs, but exists from the start
         return needed
@@ -210,7 +211,7 @@ def _trips(nodes: Sequence[Node], index: Mapping[str, int], costs: CostModel) ->
     for i, node in enumerate(nodes):
         sources = [index[name] for name in node.predecessors()]
         outside = max([depths[s] for s in sources if s < i], default=0)
-        depth = outside + 1 if node.op == "Enter" else max(outside - 1, 0) if node.op == "Exit" else outside
+        depth = outside + 1 if node.role is Role.ENTER else max(outside - 1, 0) if node.role is Role.EXIT else outside
         depths.append(depth)
         seen = costs.measured.executions(node.name)
         trips.append(float(costs.trip_count ** min(depth, outside)) if seen is None else max(1.0, seen))

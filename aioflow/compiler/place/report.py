@@ -8,7 +8,7 @@ from typing import Final
 
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.messages import Messages, messages
-from aioflow.compiler.optimize.sinking import TRANSPOSE
+from aioflow.compiler.optimize.sinking import transposes
 from aioflow.compiler.partition import partition
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import feasible_groups
@@ -129,5 +129,6 @@ def explain(graph: ClientGraph, cluster: ClusterView, costs: CostModel, strategy
     # Only a step of several tasks has messages.
     several = len({task_of(device) for device in cluster.devices}) > 1
     plan = partition(place(graph, cluster, lambda *_: placement.devices)) if several else None
-    transposes = tuple(name for name, node in graph.nodes.items() if node.op == TRANSPOSE)
-    return Explanation(placement, schedule, unsplit, None if plan is None else messages(plan), transposes=transposes)
+    return Explanation(
+        placement, schedule, unsplit, None if plan is None else messages(plan), transposes=tuple(transposes(graph))
+    )

@@ -101,7 +101,7 @@ def _handle(node: Node, nodes: Mapping[str, Node]) -> str:
     Enter and Switch nodes in between, of the loops and branches around the node, are looked through.
     """
     name = node.inputs[0].node
-    while name in nodes and traits_of(nodes[name].op).role in (Role.ENTER, Role.SWITCH):
+    while name in nodes and nodes[name].role in (Role.ENTER, Role.SWITCH):
         name = nodes[name].inputs[0].node
     # The Enter and Switch nodes themselves stay, and pass the value on instead of the handle.
     return "" if traits_of(node.op).is_control_flow else name

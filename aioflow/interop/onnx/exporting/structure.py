@@ -130,7 +130,7 @@ class Structure:
     def constant(self, edge: Edge) -> Array | None:
         """Return the value of an output, if it is that of a constant."""
         node = self._graph.nodes[self.source(self.value(edge)).node]
-        value: Array | None = node.attrs["value"] if _role(node) is Role.CONSTANT else None
+        value: Array | None = node.attrs["value"] if node.role is Role.CONSTANT else None
         return value
 
     def _hands_on(self, edge: Edge) -> bool:
@@ -146,7 +146,7 @@ class Structure:
 
     def _before(self, edge: Edge) -> Edge | None:
         node = self._graph.nodes[edge.node]
-        if _role(node) is Role.SWITCH or (_role(node) is Role.ENTER and node.attrs["is_constant"]):
+        if node.role is Role.SWITCH or (node.role is Role.ENTER and node.attrs["is_constant"]):
             return node.inputs[0]
         only = self._predicates.alternatives.get(edge.node)
         if only is None or only.predicate is not None or edge.port:
@@ -175,11 +175,11 @@ class Structure:
 
     def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
         """Return the item that ends in a node, and the outputs that it reads."""
-        if _role(node) is Role.MERGE:
+        if node.role is Role.MERGE:
             return self.branch([node], level)
-        if _role(node) is Role.EXIT:
+        if node.role is Role.EXIT:
             return self._loop(node, level)
-        if _role(node) in (Role.ENTER, Role.NEXT, Role.LOOP_CONDITION):
+        if node.role in (Role.ENTER, Role.NEXT, Role.LOOP_CONDITION):
             return Irregular(node, "a loop that while_loop did not build"), []
         return node, [self.value(edge) for edge in node.inputs]
 
@@ -215,9 +215,9 @@ class Structure:
         inside = _Level(frame, level.guard)
         exits = []
         for name, other in self._graph.nodes.items():
-            if _role(other) is Role.EXIT and self._frames[other.inputs[0].node] is frame:
+            if other.role is Role.EXIT and self._frames[other.inputs[0].node] is frame:
                 left = self._graph.nodes[other.inputs[0].node]
-                if _role(left) is not Role.SWITCH or left.inputs[0] not in by_merge:
+                if left.role is not Role.SWITCH or left.inputs[0] not in by_merge:
                     return Irregular(node, "a loop that returns values other than its variables"), []
                 exits.append((self._graph.nodes[name], by_merge[left.inputs[0]]))
         # The condition may need variables that no result does, so it is built before the variables are chosen.
@@ -333,7 +333,3 @@ class _Blocks:
         # `ordered` visits items by these names, some of which it has not seen before.
         for first in set(self._unit.values()):
             self._look(first)
-
-
-def _role(node: Node) -> Role:
-    return traits_of(node.op).role
