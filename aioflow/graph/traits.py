@@ -12,9 +12,10 @@ prints the whole table.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import Any, Concatenate, Final, ParamSpec
 
 from aioflow.graph.costs import FREE, LIGHT, MULTIPLYING_RATES, PER_ELEMENT, Cost, moved, read, written
 
@@ -244,52 +245,28 @@ WRITING: Final = Cost("movement", written)
 # -- kinds: presets; keyword arguments override single traits ---------------------------------------------------------
 
 
-class Answers(TypedDict, total=False):
-    """The traits that a kind accepts as keyword arguments: see `Traits`."""
-
-    effect: Effect
-    cost: Cost
-    memory: Memory
-    shares: int
-    row_major: bool
-    keeps_row_major: bool
-    never_larger: bool
-    broadcasts: bool
-    only_shapes: bool
-    rounded_by: str
-    fuses: frozenset[str]
-    laws: Laws
-    in_c: str
-    is_replicated: bool
-    is_shared: bool
-    role: Role
-    on_host: str
-    is_numeric: bool
-    stays_home: str
-    half: Half | None
-    must_be_fed: bool
-    tells_step: bool
-    takes_away: bool
+_P = ParamSpec("_P")
 
 
-class Kind(Protocol):
-    """A preset: a function that returns traits."""
+def _presets(_: Callable[_P, Traits]) -> Callable[Concatenate[str, str, _P], Callable[_P, Traits]]:
+    """Return the function that makes presets. They accept the keyword arguments of `Traits` as overrides."""
 
-    def __call__(self, **unusual: Unpack[Answers]) -> Traits:
-        """Return the traits of the kind, with `unusual` overriding single traits."""
+    def preset(name: str, meaning: str, /, *_: _P.args, **usual: _P.kwargs) -> Callable[_P, Traits]:
+        given: dict[str, Any] = {"kind": name, **usual}
+        common = Traits(**given)
+
+        def kind(*_: _P.args, **unusual: _P.kwargs) -> Traits:
+            # Without overrides the preset itself is shared by all ops of the kind.
+            return Traits(**{**given, **unusual}) if unusual else common
+
+        kind.__name__ = kind.__qualname__ = name
+        kind.__doc__ = meaning
+        return kind
+
+    return preset
 
 
-def _kind(name: str, meaning: str, **usual: Unpack[Answers]) -> Kind:
-    preset = Traits(kind=name, **usual)
-
-    def kind(**unusual: Unpack[Answers]) -> Traits:
-        # Without overrides the preset itself is shared by all ops of the kind.
-        return replace(preset, **unusual) if unusual else preset
-
-    kind.__name__ = kind.__qualname__ = name
-    kind.__doc__ = meaning
-    return kind
-
+_kind = _presets(Traits)
 
 # On arrays: elements at the same position; all elements of an axis; elements at other positions; sums of products.
 elementwise = _kind("elementwise", "Each output element depends on the input elements at the same position.")

@@ -1,4 +1,4 @@
-"""The messages of the worker service. A table of the fields of each kind is used to check received messages.
+"""The messages of the worker service. Received messages are checked by the types of their fields.
 
 hello        the client's sessions that have ended → description: task, cluster, devices, settings
 register     a part of a plan, with the settings that it needs → a handle
@@ -22,9 +22,11 @@ reset        resources to drop
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -239,10 +241,6 @@ def _is_seconds(value: Any) -> bool:
     return type(value) in (int, float) and value >= 0
 
 
-def _is_optional_seconds(value: object) -> bool:
-    return value is None or _is_seconds(value)
-
-
 def _is_traceparent(value: object) -> bool:
     return type(value) is str and len(value) <= _TRACEPARENT_LETTERS
 
@@ -263,37 +261,21 @@ def _is_numbers(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_int, value.values()))
 
 
-def _is_optional_texts(value: object) -> bool:
-    return value is None or _is_texts(value)
-
-
-_ACCEPTS: Final[Mapping[type, Mapping[str, Callable[[object], bool]]]] = {
-    Greeting: {"ended": _is_ints},
-    Hello: {"task": _is_text, "cluster": _is_map, "devices": _is_texts, "settings": _is_map, "files": _is_bool},
-    Register: {"part": _is_map, "config": _is_map, "peers": _is_numbers},
-    Handle: {"handle": _is_int},
-    Run: {
-        "handle": _is_int,
-        "trace": _is_bool,
-        "beat": _is_int,
-        "patience": _is_seconds,
-        "seconds": _is_optional_seconds,
-        "answered": _is_bool,
-        "traceparent": _is_traceparent,
-    },
-    Ran: {"devices": _is_optional_texts, "origin": _is_seconds},
-    Clock: {"now": _is_seconds},
-    Wanted: {"step": _is_int},
-    WhetherWanted: {"wanted": _is_bool},
-    Abort: {"step": _is_int, "error": _is_map},
-    Aborted: {"begun": _is_bool},
-    Deliver: {"edge": _is_text, "tag": _is_text, "dead": _is_bool},
-    State: {"devices": _is_texts, "registered": _is_int, "running": _is_int},
-    Reset: {"containers": _is_optional_texts},
-    Understands: {"fields": _is_texts},
+# Checks of fields by the type of the field in its message.
+_ACCEPTS: Final[Mapping[object, Callable[[Any], bool]]] = {
+    int: _is_int,
+    bool: _is_bool,
+    float: _is_seconds,
+    float | None: lambda value: value is None or _is_seconds(value),
+    str: _is_text,
+    str | None: _is_traceparent,  # a span, which is absent instead of None
+    list[int]: _is_ints,
+    list[str]: _is_texts,
+    list[str] | None: lambda value: value is None or _is_texts(value),
+    Document: _is_map,
+    dict[str, int]: _is_numbers,
+    dict[str, list[Any]]: _is_map,
 }
-
-_OPTIONAL: Final[Mapping[type, Sequence[str]]] = {Run: (TRACEPARENT,)}  # must be the last fields, with defaults
 
 _T = TypeVar("_T", bound=tuple[Any, ...])
 
@@ -321,14 +303,22 @@ class Parsed(Generic[_T]):
         return found
 
 
+@cache
+def _fields(kind: Any) -> tuple[Mapping[str, Callable[[Any], bool]], Sequence[str]]:
+    """Return the checks of a message's fields, and the fields that may be missing: the last ones, with defaults."""
+    parameters = inspect.signature(kind).parameters.values()
+    optional = [each.name for each in parameters if each.default is not each.empty]
+    return {name: _ACCEPTS[hint] for name, hint in typing.get_type_hints(kind).items()}, optional
+
+
 def parse(kind: type[_T], header: Document) -> _T:
     """Parse the header of a message.
 
     Raises:
         DataLossError: a field is missing, has the wrong type, or is unknown.
     """
-    fields = _ACCEPTS[kind]
-    missing = [name for name in _OPTIONAL.get(kind, ()) if name not in header]
+    fields, optional = _fields(kind)
+    missing = [name for name in optional if name not in header]
     if missing:
         fields = {name: accepts for name, accepts in fields.items() if name not in missing}
     for name, accepts in fields.items():
