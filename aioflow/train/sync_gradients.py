@@ -16,7 +16,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.ops.apply import constant, make, make_list
-from aioflow.ops.queues.accumulators import ConditionalAccumulator, SparseConditionalAccumulator
+from aioflow.ops.queues.accumulators import ConditionalAccumulator, GradientReduction, SparseConditionalAccumulator
 from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
 
@@ -83,7 +83,7 @@ class RollCall:
         return Gathered(given, mean, accumulators)
 
 
-def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: str) -> Accumulator:
+def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: GradientReduction) -> Accumulator:
     name = f"{variable.name}/grad_accum{ending}"
     kind = SparseConditionalAccumulator if isinstance(gradient, IndexedSlices) else ConditionalAccumulator
     # The name of the variable, so that the graphs of all replicas refer to one accumulator.

@@ -175,19 +175,19 @@ BUILT: dict[str, Callable[[Any], Any]] = {
     "shape tensor": lambda t: af.reshape(t, 6),
     "fill value": lambda t: af.fill([2], [1.0, 2.0]),
     "zeros": lambda t: af.zeros([-1]),
-    "mode": lambda t: af.pad(t, [[0, 0], [0, 0]], "EDGE"),
+    "mode": lambda t: af.pad(t, [[0, 0], [0, 0]], "EDGE"),  # type: ignore[arg-type]  # wrong on purpose
     "gather batch": lambda t: af.gather(t, [0], axis=0, batch_dims=1),
     "batch_dims": lambda t: af.gather(t, [0], batch_dims=3),
-    "policy": lambda t: evaluate([af.gather_nd(t, [[0]], bad_indices_policy="WRAP")]),
+    "policy": lambda t: evaluate([af.gather_nd(t, [[0]], bad_indices_policy="WRAP")]),  # type: ignore[arg-type]  # wrong on purpose
     "where": lambda t: af.where(True, t),
     "mask scalar": lambda t: af.boolean_mask(t, True),
     "mask shape": lambda t: af.boolean_mask(t, [True]),
-    "meshgrid": lambda t: af.meshgrid([1], indexing="zz"),
-    "searchsorted": lambda t: af.searchsorted(t, t, side="up"),
+    "meshgrid": lambda t: af.meshgrid([1], indexing="zz"),  # type: ignore[arg-type]  # wrong on purpose
+    "searchsorted": lambda t: af.searchsorted(t, t, side="up"),  # type: ignore[arg-type]  # wrong on purpose
     "matrix": lambda t: af.matrix_transpose(af.zeros([3])),
     "one_hot axis": lambda t: af.one_hot([1], 2, axis=3),
     "diagonal": lambda t: af.matrix_diag(t, k=1),
-    "vect_c": lambda t: af.space_to_depth(af.zeros([1, 2, 2, 4]), 2, data_format="NCHW_VECT_C"),
+    "vect_c": lambda t: af.space_to_depth(af.zeros([1, 2, 2, 4]), 2, data_format="NCHW_VECT_C"),  # type: ignore[arg-type]  # wrong on purpose
     "broadcast": lambda t: af.broadcast_static_shape([2, 3], [4]),
     "sequence axis": lambda t: af.reverse_sequence(t, [1, 1]),
     "concat in the old order": lambda t: af.concat(0, [t, t]),

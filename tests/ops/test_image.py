@@ -6,7 +6,7 @@ import asyncio
 import struct
 import sys
 import zlib
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -287,7 +287,7 @@ BOXES = np.array([[0.1, 0.2, 0.65, 0.9], [0.9, 0.75, 0.15, 0.3], [0.4, 0.1, 0.4,
 
 
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
-def test_crops_outside_the_image_have_the_extrapolation_value(method: str) -> None:
+def test_crops_outside_the_image_have_the_extrapolation_value(method: Literal["bilinear", "nearest"]) -> None:
     boxes = np.array([[-0.5, 0, 0.5, 1], [2, 2, 3, 3]])
     made = run(image.crop_and_resize(SMOOTH, boxes, [0, 0], [3, 7], method, extrapolation_value=-9))
     assert (made[0, 0] == -9).all()
@@ -297,7 +297,7 @@ def test_crops_outside_the_image_have_the_extrapolation_value(method: str) -> No
 
 @pytest.mark.parametrize("method", ["bilinear", "nearest"])
 @pytest.mark.parametrize("size", [(4, 3), (1, 5), (1, 1)])
-def test_second_gradients_of_crops_by_images(size: tuple[int, int], method: str) -> None:
+def test_second_gradients_of_crops_by_images(size: tuple[int, int], method: Literal["bilinear", "nearest"]) -> None:
     boxes = np.concatenate([BOXES, BOXES - 0.4])
     numbers = [1, 0, 1, 0, 0, 1]
 

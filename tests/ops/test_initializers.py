@@ -118,8 +118,8 @@ def test_orthogonal_needs_a_matrix() -> None:
 def test_arguments_out_of_range_are_refused() -> None:
     for bad in (
         lambda: initializers.variance_scaling(0.0),
-        lambda: initializers.variance_scaling(mode="fan"),
-        lambda: initializers.variance_scaling(distribution="flat"),
+        lambda: initializers.variance_scaling(mode="fan"),  # type: ignore[arg-type]  # wrong on purpose
+        lambda: initializers.variance_scaling(distribution="flat"),  # type: ignore[arg-type]  # wrong on purpose
         lambda: initializers.glorot_uniform()([None, 3]),
     ):
         with pytest.raises(InvalidArgumentError):
@@ -170,5 +170,6 @@ def test_top_level_names_are_aliases() -> None:
 
 
 def test_variance_scaling_ignores_case() -> None:
-    scaled = initializers.variance_scaling(1.0, "FAN_IN", "Uniform", seed=1)
+    upper: Any = {"mode": "FAN_IN", "distribution": "Uniform"}
+    scaled = initializers.variance_scaling(1.0, **upper, seed=1)
     assert (draw(scaled) == draw(initializers.variance_scaling(1.0, "fan_in", "uniform", seed=1))).all()

@@ -14,6 +14,7 @@ from aioflow.errors import AioflowError, DTypeError, InvalidArgumentError
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from aioflow.typing import ImageFormat
 from tests.support.dense import dense
 
 
@@ -105,7 +106,7 @@ def test_softmax_of_short_and_long_rows(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
-def test_bias_add_of_unknown_shapes(data_format: str) -> None:
+def test_bias_add_of_unknown_shapes(data_format: ImageFormat) -> None:
     x = array(2, 3, 4, 3)
     made = run_fed(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, np.arange(3.0))
     shape = (3, 1, 1) if data_format == "NCHW" else (3,)
@@ -122,7 +123,7 @@ def test_bias_add_of_unknown_shapes(data_format: str) -> None:
         ((2, 3), (3, 1), "NHWC"),
     ],
 )
-def test_bias_add_rejects_shapes_that_do_not_fit(value: Any, bias: Any, data_format: str) -> None:
+def test_bias_add_rejects_shapes_that_do_not_fit(value: Any, bias: Any, data_format: ImageFormat) -> None:
     x, b = np.zeros(value), np.zeros(bias)
     with pytest.raises(InvalidArgumentError) as static:
         value_of(lambda x, b: aioflow.nn.bias_add(x, b, data_format), x, b)
@@ -241,7 +242,7 @@ def test_embedding_gradient_is_sparse() -> None:
 def test_embedding_lookup_rejects_wrong_arguments() -> None:
     refused: list[Callable[[], Any]] = [
         lambda: aioflow.nn.embedding_lookup([], [1]),
-        lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),
+        lambda: aioflow.nn.embedding_lookup([np.ones((2, 2)), np.ones((2, 2))], [1], "other"),  # type: ignore[arg-type]  # wrong on purpose
         lambda: aioflow.nn.embedding_lookup([np.ones((1, 2)), np.ones((0, 2))], [1], "div"),
     ]
     with aioflow.Graph().as_default():

@@ -13,6 +13,7 @@ from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
 from aioflow.ops.apply import make
 from aioflow.testing.evaluate import evaluate
 from aioflow.testing.gradcheck import check_gradients
+from aioflow.typing import ImageFormat
 from tests.support.dense import dense
 
 
@@ -161,7 +162,7 @@ def conv(**how: Any) -> Callable[..., Any]:
     return lambda x, w: aioflow.nn.conv2d(x, w, **{"strides": 1, "padding": "SAME", **how})
 
 
-def pool(ksize: Any, strides: Any, padding: Any = "VALID", data_format: str = "NHWC") -> Callable[..., Any]:
+def pool(ksize: Any, strides: Any, padding: Any = "VALID", data_format: ImageFormat = "NHWC") -> Callable[..., Any]:
     return lambda x: aioflow.nn.max_pool(x, ksize, strides, padding, data_format)
 
 

@@ -12,6 +12,7 @@ import pytest
 import aioflow
 from aioflow.errors import InvalidArgumentError
 from aioflow.testing.evaluate import evaluate
+from aioflow.typing import ImageFormat, VolumeFormat
 from tests.support.dense import dense
 
 
@@ -53,7 +54,7 @@ def reference(x: Any, scale: Any, offset: Any, data_format: str, epsilon: float 
 
 
 @pytest.mark.parametrize("data_format", AXES)
-def test_batch_norm_in_training(data_format: str) -> None:
+def test_batch_norm_in_training(data_format: ImageFormat | VolumeFormat) -> None:
     x, scale, offset = single(*shape(data_format)) * 3 + 5, single(3, seed=1), single(3, seed=2)
     made = values_of(lambda x, s, o: aioflow.nn.fused_batch_norm(x, s, o, data_format=data_format), x, scale, offset)
     y, mean, variance = reference(x, scale, offset, data_format)
@@ -64,7 +65,7 @@ def test_batch_norm_in_training(data_format: str) -> None:
 
 @pytest.mark.parametrize("data_format", AXES)
 @pytest.mark.parametrize("training", [True, False])
-def test_gradients_in_every_format(data_format: str, training: bool) -> None:
+def test_gradients_in_every_format(data_format: ImageFormat | VolumeFormat, training: bool) -> None:
     # The op supports float32 only. The reference is the gradient of the same formula in float64.
     x, dy = single(*shape(data_format)), single(*shape(data_format), seed=1)
     scale, offset = single(3, seed=2), single(3, seed=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -268,7 +268,7 @@ async def test_fetch_or_feed_of_a_partitioned_variable_suggests_alternatives() -
 @pytest.mark.parametrize("strategy", ["div", "mod"])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 @pytest.mark.parametrize("bad", [7, -1, 2**31 - 1])
-async def test_embedding_lookup_error_names_the_given_id(strategy: str, dtype: str, bad: int) -> None:
+async def test_embedding_lookup_error_names_the_given_id(strategy: Literal["div", "mod"], dtype: str, bad: int) -> None:
     v = af.get_variable("v", initializer=values(), partitioner=THREE)
     ids = af.placeholder(dtype, [2, None])
     rows = af.nn.embedding_lookup(v, ids, partition_strategy=strategy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_in_top_k() -> None:
 
 
 @pytest.mark.parametrize("direction", ["ASCENDING", "DESCENDING"])
-def test_sorts_of_small_integers(direction: str) -> None:
+def test_sorts_of_small_integers(direction: Literal["ASCENDING", "DESCENDING"]) -> None:
     x = np.random.default_rng(2).integers(0, 5, (4, 6)).astype(np.int8)
     for axis in (0, 1, -1):
         expected = np.sort(x, axis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import hypothesis
 import hypothesis.extra.numpy
@@ -144,7 +144,7 @@ async def test_any_window(
     gaps = (kernel > 1 and span < stride) or (1 < pool < stride)
     hypothesis.assume(not (gaps and dynamic and same_size))  # the exporter rejects these
     weights = _numbers((kernel, kernel, 2, 3)) / 10
-    padding = "SAME" if same_size else "VALID"
+    padding: Literal["SAME", "VALID"] = "SAME" if same_size else "VALID"
 
     def build(x: Any) -> Any:
         made = af.nn.conv2d(

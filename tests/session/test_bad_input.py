@@ -220,7 +220,7 @@ BUILD: list[tuple[str, Callable[[], Any], type[errors.OpError]]] = [
     ("inner sizes that differ", lambda: af.matmul(af.ones([2, 3]), af.ones([2, 3])), errors.InvalidArgumentError),
     (
         "an attribute out of range",
-        lambda: af.nn.conv2d(af.ones([1, 4, 4, 1]), af.ones([2, 2, 1, 1]), [1, 1, 1, 1], "ROUND"),
+        lambda: af.nn.conv2d(af.ones([1, 4, 4, 1]), af.ones([2, 2, 1, 1]), 1, "ROUND"),  # type: ignore[arg-type]  # wrong on purpose
         errors.InvalidArgumentError,
     ),
     (

@@ -33,6 +33,8 @@ BUILDERS: Final[list[Callable[[af.Tensor, af.Variable, af.Session], Any]]] = [
     lambda x, v, s: af.while_loop(lambda i: i < 3, 3, [0]),  # type: ignore[call-overload]
     lambda x, v, s: af.gradients(object(), x),  # type: ignore[call-overload]
     lambda x, v, s: af.gradients(x, x, unconnected_gradients="nil"),  # type: ignore[call-overload]
+    lambda x, v, s: af.nn.max_pool(x, 2, 2, "ROUND"),  # type: ignore[arg-type]
+    lambda x, v, s: af.pad(x, [[0, 0]], "EDGE"),  # type: ignore[arg-type]
     lambda x, v, s: af.group(x, object()),  # type: ignore[arg-type]
     lambda x, v, s: af.train.AdamOptimizer(object()).minimize(x),  # type: ignore[arg-type]
     lambda x, v, s: af.metrics.mean(x),  # type: ignore[attr-defined]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
@@ -11,6 +13,8 @@ from aioflow.graph.traits import opaque
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.array.static_shapes import zeros_of
+
+Alignment: TypeAlias = Literal["LEFT_RIGHT", "RIGHT_LEFT", "LEFT_LEFT", "RIGHT_RIGHT"]
 
 __all__ = ["diag", "diag_part", "matrix_band_part", "matrix_diag", "matrix_diag_part", "matrix_set_diag"]
 
@@ -146,7 +150,7 @@ def matrix_diag(
     num_rows: int = -1,
     num_cols: int = -1,
     padding_value: TensorLike = 0,
-    align: str = "RIGHT_LEFT",
+    align: Alignment = "RIGHT_LEFT",
 ) -> Tensor:
     """Return square matrices [..., n, n] with vectors [..., n] on their main diagonals and zeros elsewhere.
 
@@ -158,7 +162,11 @@ def matrix_diag(
 
 
 def matrix_diag_part(
-    input: TensorLike, name: str = "diag_part", k: int = 0, padding_value: TensorLike = 0, align: str = "RIGHT_LEFT"
+    input: TensorLike,
+    name: str = "diag_part",
+    k: int = 0,
+    padding_value: TensorLike = 0,
+    align: Alignment = "RIGHT_LEFT",
 ) -> Tensor:
     """Return the main diagonals [..., min(m, n)] of matrices [..., m, n].
 
@@ -170,7 +178,11 @@ def matrix_diag_part(
 
 
 def matrix_set_diag(
-    input: TensorLike, diagonal: TensorLike, name: str = "set_diag", k: int = 0, align: str = "RIGHT_LEFT"
+    input: TensorLike,
+    diagonal: TensorLike,
+    name: str = "set_diag",
+    k: int = 0,
+    align: Alignment = "RIGHT_LEFT",
 ) -> Tensor:
     """Return matrices with replaced main diagonals.
 

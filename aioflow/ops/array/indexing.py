@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import numpy as np
 
 from aioflow.arguments import check_kind
@@ -20,6 +22,8 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of, zeros_of
 from aioflow.ops.sparse.indexed_slices import Gradient
+
+BadIndices: TypeAlias = Literal["", "DEFAULT", "ERROR", "IGNORE"]
 
 __all__ = [
     "batch_gather",
@@ -299,7 +303,11 @@ def _scatter(indices: Tensor, updates: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_nd(
-    params: TensorLike, indices: TensorLike, name: str | None = None, batch_dims: int = 0, bad_indices_policy: str = ""
+    params: TensorLike,
+    indices: TensorLike,
+    name: str | None = None,
+    batch_dims: int = 0,
+    bad_indices_policy: BadIndices = "",
 ) -> Tensor:
     """Return slices of `params` at index vectors: the last axis of `indices` addresses the leading axes of `params`.
 
@@ -390,7 +398,11 @@ def _scatter_nd_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 
 
 def scatter_nd(
-    indices: TensorLike, updates: TensorLike, shape: TensorLike, bad_indices_policy: str = "", name: str | None = None
+    indices: TensorLike,
+    updates: TensorLike,
+    shape: TensorLike,
+    bad_indices_policy: BadIndices = "",
+    name: str | None = None,
 ) -> Tensor:
     """Add `updates` to zeros of `shape` at the index vectors `indices`; updates of repeated indices add up.
 
@@ -462,7 +474,11 @@ def tensor_scatter_nd_update(
 
 
 def tensor_scatter_nd_add(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: BadIndices = "",
+    name: str | None = None,
 ) -> Tensor:
     """Return `tensor` with `updates` added at the index vectors `indices`; updates of repeated indices add up.
 
@@ -472,21 +488,33 @@ def tensor_scatter_nd_add(
 
 
 def tensor_scatter_nd_sub(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: BadIndices = "",
+    name: str | None = None,
 ) -> Tensor:
     """Return `tensor` with `updates` subtracted at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterSub", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 
 def tensor_scatter_nd_min(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: BadIndices = "",
+    name: str | None = None,
 ) -> Tensor:
     """Return the minimum of `tensor` and `updates` at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterMin", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)
 
 
 def tensor_scatter_nd_max(
-    tensor: TensorLike, indices: TensorLike, updates: TensorLike, bad_indices_policy: str = "", name: str | None = None
+    tensor: TensorLike,
+    indices: TensorLike,
+    updates: TensorLike,
+    bad_indices_policy: BadIndices = "",
+    name: str | None = None,
 ) -> Tensor:
     """Return the maximum of `tensor` and `updates` at the index vectors `indices`. Errors are as in `scatter_nd`."""
     return make("TensorScatterMax", tensor, indices, updates, bad_indices_policy=bad_indices_policy, name=name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from math import ceil, isfinite
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -431,7 +431,7 @@ def sequence_mask(
     return mask if wanted is dtypes.bool_ else make("Cast", mask, DstT=wanted)
 
 
-def meshgrid(*args: TensorLike, indexing: str = "xy", name: str = "meshgrid") -> list[Tensor]:
+def meshgrid(*args: TensorLike, indexing: Literal["xy", "ij"] = "xy", name: str = "meshgrid") -> list[Tensor]:
     """Return coordinate grids from vectors: one tensor per vector, all of the shape of their product.
 
     With `indexing="xy"` the first two dimensions are swapped (Cartesian order), with "ij" they are not (matrix order).

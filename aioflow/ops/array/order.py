@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -477,7 +477,7 @@ not_differentiable("LowerBound", "UpperBound")
 def searchsorted(
     sorted_sequence: TensorLike,
     values: TensorLike,
-    side: str = "left",
+    side: Literal["left", "right"] = "left",
     out_type: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.shape import times
 from aioflow.ops.array.static_shapes import all_axes, int_constant, shape_of
+from aioflow.ops.nn.geometry import ImageFormat
 from aioflow.ops.scoping import name_scope
 
 __all__ = [
@@ -181,7 +182,7 @@ def _mirror_pad_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
 def pad(
     tensor: TensorLike,
     paddings: TensorLike,
-    mode: str = "CONSTANT",
+    mode: Literal["CONSTANT", "REFLECT", "SYMMETRIC"] = "CONSTANT",
     name: str | None = None,
     constant_values: TensorLike = 0,
 ) -> Tensor:
@@ -276,7 +277,9 @@ def _depth_to_space_grad(op: Operation, grad: Tensor) -> Tensor:
     return make("SpaceToDepth", grad, block_size=op.get_attr("block_size"), data_format=op.get_attr("data_format"))
 
 
-def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def space_to_depth(
+    input: TensorLike, block_size: int, name: str | None = None, data_format: ImageFormat = "NHWC"
+) -> Tensor:
     """Move each block of `block_size`² pixels of [N, H, W, C] (or [N, C, H, W]) into the depth of one pixel.
 
     Raises:
@@ -285,7 +288,9 @@ def space_to_depth(input: TensorLike, block_size: int, name: str | None = None, 
     return make("SpaceToDepth", input, block_size=block_size, data_format=data_format, name=name)
 
 
-def depth_to_space(input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def depth_to_space(
+    input: TensorLike, block_size: int, name: str | None = None, data_format: ImageFormat = "NHWC"
+) -> Tensor:
     """Invert `space_to_depth`.
 
     Raises:

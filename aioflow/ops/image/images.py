@@ -5,6 +5,8 @@ Whole images are resized in `resizing`; plain cropping, flipping and colors are 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
@@ -359,12 +361,12 @@ def encode_png(image: TensorLike, compression: int = -1, name: str | None = None
 
 def encode_jpeg(
     image: TensorLike,
-    format: str = "",
+    format: Literal["", "grayscale", "rgb"] = "",
     quality: int = 95,
     progressive: bool = False,
     optimize_size: bool = False,
     chroma_downsampling: bool = True,
-    density_unit: str = "in",
+    density_unit: Literal["in", "cm"] = "in",
     x_density: int = 300,
     y_density: int = 300,
     xmp_metadata: str = "",
@@ -413,7 +415,7 @@ def crop_and_resize(
     boxes: TensorLike,
     box_ind: TensorLike | None = None,
     crop_size: TensorLike | None = None,
-    method: str = "bilinear",
+    method: Literal["bilinear", "nearest"] = "bilinear",
     extrapolation_value: float = 0,
     name: str | None = None,
     box_indices: TensorLike | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.array.static_shapes import swap_with_last
 from aioflow.ops.math.reduction import reduce_by
 from aioflow.ops.scoping import name_scope
+
+Direction: TypeAlias = Literal["ASCENDING", "DESCENDING"]
 
 # in_top_k, top_k and nth_element are public as names of aioflow.nn and aioflow.math only.
 __all__ = [
@@ -341,7 +343,12 @@ def in_top_k(predictions: TensorLike, targets: TensorLike, k: TensorLike, name: 
     return make("InTopKV2", predictions, targets, k, name=name)
 
 
-def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
+def sort(
+    values: TensorLike,
+    axis: int = -1,
+    direction: Direction = "ASCENDING",
+    name: str | None = None,
+) -> Tensor:
     """Sort the values along `axis`; `direction` is "ASCENDING" or "DESCENDING".
 
     Raises:
@@ -353,7 +360,11 @@ def sort(values: TensorLike, axis: int = -1, direction: str = "ASCENDING", name:
 
 
 def argsort(
-    values: TensorLike, axis: int = -1, direction: str = "ASCENDING", stable: bool = False, name: str | None = None
+    values: TensorLike,
+    axis: int = -1,
+    direction: Direction = "ASCENDING",
+    stable: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Return the int32 indices that sort the values along `axis`; equal values keep their order. See `sort`."""
     x = convert_to_tensor(values)
@@ -361,7 +372,7 @@ def argsort(
         return _sorted(x, axis, direction)[1]
 
 
-def _sorted(x: Tensor, axis: TensorLike, direction: str) -> tuple[Tensor, Tensor]:
+def _sorted(x: Tensor, axis: TensorLike, direction: Direction) -> tuple[Tensor, Tensor]:
     """Return the sorted values and their indices.
 
     TopKV2 over the whole last dimension is a stable descending sort.

@@ -15,6 +15,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import shape_of, swap_with_last
 from aioflow.ops.core import scalar, unchanged
+from aioflow.ops.nn.geometry import ImageFormat, VolumeFormat
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient
 
@@ -313,7 +314,9 @@ def _bias_add_grad_gradient(op: Operation, grad: Tensor) -> Tensor:
     return make("BroadcastTo", grad, shape_of(source))
 
 
-def bias_add(value: TensorLike, bias: TensorLike, data_format: str | None = None, name: str | None = None) -> Tensor:
+def bias_add(
+    value: TensorLike, bias: TensorLike, data_format: ImageFormat | VolumeFormat | None = None, name: str | None = None
+) -> Tensor:
     """Return value plus one number per channel.
 
     Args:

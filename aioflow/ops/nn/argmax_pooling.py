@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.dtypes import DTypeLike, as_dtype
@@ -16,7 +16,7 @@ from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import opaque
 from aioflow.ops.apply import TensorLike, make, make_list
 from aioflow.ops.nn.activations import renamed
-from aioflow.ops.nn.geometry import Window, pool_dims
+from aioflow.ops.nn.geometry import PaddingScheme, Window, pool_dims
 from aioflow.ops.nn.windows import Ints, per_axis
 
 _HOW: Final = [
@@ -69,8 +69,8 @@ def max_pool_with_argmax(
     input: TensorLike,
     ksize: Ints,
     strides: Ints,
-    padding: str,
-    data_format: str = "NHWC",
+    padding: PaddingScheme,
+    data_format: Literal["NHWC"] = "NHWC",
     Targmax: DTypeLike | None = None,
     name: str | None = None,
     output_dtype: DTypeLike | None = None,

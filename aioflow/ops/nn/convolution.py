@@ -15,10 +15,9 @@ from aioflow.graph.traits import Half, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
-from aioflow.ops.nn.geometry import Window, conv_dims, depthwise_dims
+from aioflow.ops.nn.geometry import ImageFormat, PaddingLike, Window, conv_dims, depthwise_dims
 from aioflow.ops.nn.windows import (
     Ints,
-    Padding,
     conv_shape,
     convolution,
     depthwise,
@@ -103,7 +102,9 @@ differentiate_convolution(
 # -- builders --------------------------------------------------------------------------------------
 
 
-def _attrs(strides: Ints | None, padding: Padding | None, data_format: str | None, dilations: Ints | None) -> Attrs:
+def _attrs(
+    strides: Ints | None, padding: PaddingLike | None, data_format: ImageFormat | None, dilations: Ints | None
+) -> Attrs:
     layout = data_format or "NHWC"
     return {
         "strides": per_axis(strides, 2, layout, "strides"),
@@ -117,9 +118,9 @@ def conv2d(
     input: TensorLike,
     filter: TensorLike | None = None,
     strides: Ints | None = None,
-    padding: Padding | None = None,
+    padding: PaddingLike | None = None,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
     filters: TensorLike | None = None,
@@ -157,9 +158,9 @@ def conv2d_backprop_input(
     filter: TensorLike | None = None,
     out_backprop: TensorLike | None = None,
     strides: Ints | None = None,
-    padding: Padding | None = None,
+    padding: PaddingLike | None = None,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
     filters: TensorLike | None = None,
@@ -177,9 +178,9 @@ def conv2d_backprop_filter(
     filter_sizes: TensorLike,
     out_backprop: TensorLike,
     strides: Ints,
-    padding: Padding,
+    padding: PaddingLike,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
@@ -195,8 +196,8 @@ def conv2d_transpose(
     filter: TensorLike | None = None,
     output_shape: TensorLike | None = None,
     strides: Ints | None = None,
-    padding: Padding = "SAME",
-    data_format: str = "NHWC",
+    padding: PaddingLike = "SAME",
+    data_format: ImageFormat = "NHWC",
     name: str | None = None,
     input: TensorLike | None = None,
     filters: TensorLike | None = None,
@@ -242,7 +243,7 @@ def _check_transposed(window: Window, made: Dims, kernel: Dims, given: Dims) -> 
 
 
 def atrous_conv2d(
-    value: TensorLike, filters: TensorLike, rate: int, padding: Padding, name: str | None = None
+    value: TensorLike, filters: TensorLike, rate: int, padding: PaddingLike, name: str | None = None
 ) -> Tensor:
     """Return `conv2d` with stride 1 and filter elements `rate` apart."""
     return conv2d(value, filters, 1, padding, dilations=rate, name=name)
@@ -252,8 +253,8 @@ def depthwise_conv2d_native(
     input: TensorLike,
     filter: TensorLike,
     strides: Ints,
-    padding: Padding,
-    data_format: str = "NHWC",
+    padding: PaddingLike,
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
@@ -280,8 +281,8 @@ def depthwise_conv2d_native_backprop_input(
     filter: TensorLike,
     out_backprop: TensorLike,
     strides: Ints,
-    padding: Padding,
-    data_format: str = "NHWC",
+    padding: PaddingLike,
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
@@ -295,8 +296,8 @@ def depthwise_conv2d_native_backprop_filter(
     filter_sizes: TensorLike,
     out_backprop: TensorLike,
     strides: Ints,
-    padding: Padding,
-    data_format: str = "NHWC",
+    padding: PaddingLike,
+    data_format: ImageFormat = "NHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
@@ -309,10 +310,10 @@ def depthwise_conv2d(
     input: TensorLike,
     filter: TensorLike,
     strides: Ints,
-    padding: Padding,
+    padding: PaddingLike,
     rate: Ints | None = None,
     name: str | None = None,
-    data_format: str | None = None,
+    data_format: ImageFormat | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
     """Return `depthwise_conv2d_native`, with `rate` as the older name of `dilations`."""
@@ -326,10 +327,10 @@ def separable_conv2d(
     depthwise_filter: TensorLike,
     pointwise_filter: TensorLike,
     strides: Ints,
-    padding: Padding,
+    padding: PaddingLike,
     rate: Ints | None = None,
     name: str | None = None,
-    data_format: str | None = None,
+    data_format: ImageFormat | None = None,
     dilations: Ints | None = None,
 ) -> Tensor:
     """Apply a depthwise convolution and then a 1x1 convolution that mixes the channels.
@@ -339,7 +340,7 @@ def separable_conv2d(
         depthwise_filter: [rows, columns, channels, multiplier].
         pointwise_filter: [1, 1, channels * multiplier, outputs].
         strides: Strides of the depthwise convolution, as for `conv2d`.
-        padding: Padding of the depthwise convolution, as for `conv2d`.
+        padding: PaddingLike of the depthwise convolution, as for `conv2d`.
         rate: Old name of `dilations`.
         name: Name of the node.
         data_format: "NHWC" (the default) or "NCHW".

@@ -13,7 +13,7 @@ section 4.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -31,7 +31,11 @@ from aioflow.ops.sparse.forms import sparse_fill_empty_rows, sparse_reshape, spa
 from aioflow.ops.sparse.tensor import SparseTensor
 from aioflow.ops.variables.partitioned import PartitionedVariable
 
-_COMBINERS: Final = ("mean", "sqrtn", "sum")
+Partition: TypeAlias = Literal["mod", "div"]
+
+Combiner: TypeAlias = Literal["mean", "sqrtn", "sum"]
+
+_COMBINERS: Final = get_args(Combiner)
 
 # Checks ids before they are split by part. A part numbers its rows differently, so its error could not name the id.
 define_op(
@@ -48,7 +52,7 @@ not_differentiable("AioflowCheckedIds")
 def embedding_lookup(
     params: TensorLike,
     ids: TensorLike,
-    partition_strategy: str = "mod",
+    partition_strategy: Partition = "mod",
     name: str | None = None,
     validate_indices: bool = True,
     max_norm: float | None = None,
@@ -96,7 +100,7 @@ def _rows(table: Any, ids: Tensor, name: str | None = None) -> Tensor:
     return result
 
 
-def _partitioned_rows(tables: Sequence[TensorLike], ids: Tensor, strategy: str) -> Tensor:
+def _partitioned_rows(tables: Sequence[TensorLike], ids: Tensor, strategy: Partition) -> Tensor:
     count = len(tables)
     is_vector = ids.dims is not None and len(ids.dims) == 1
     numbers = _checked(tables, ids)
@@ -210,9 +214,9 @@ def embedding_lookup_sparse(
     params: TensorLike,
     sp_ids: SparseTensor,
     sp_weights: SparseTensor | None,
-    partition_strategy: str = "mod",
+    partition_strategy: Partition = "mod",
     name: str | None = None,
-    combiner: str | None = None,
+    combiner: Combiner | None = None,
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
@@ -270,7 +274,7 @@ def _check_sparse(value: object, what: str) -> None:
         raise DTypeError(f"the {what} of an embedding must be sparse", expected="a SparseTensor", actual=repr(value))
 
 
-def _checked_combiner(combiner: str) -> str:
+def _checked_combiner(combiner: Combiner) -> Combiner:
     if combiner not in _COMBINERS:
         raise InvalidArgumentError("unknown combiner", expected=f"one of {list(_COMBINERS)}", actual=combiner)
     return combiner
@@ -284,7 +288,7 @@ def _column(vector: Tensor, like: Tensor) -> Tensor:
     return make("Reshape", vector, make("ConcatV2", [constant([-1]), ones], 0))
 
 
-def _combined(rows: Tensor, weights: Tensor, segments: Tensor, combiner: str) -> Tensor:
+def _combined(rows: Tensor, weights: Tensor, segments: Tensor, combiner: Combiner) -> Tensor:
     total = segment_sum(rows, segments)
     if combiner == "sum":
         return total
@@ -300,10 +304,10 @@ def safe_embedding_lookup_sparse(
     embedding_weights: TensorLike,
     sparse_ids: SparseTensor,
     sparse_weights: SparseTensor | None = None,
-    combiner: str = "mean",
+    combiner: Combiner = "mean",
     default_id: int | None = None,
     name: str | None = None,
-    partition_strategy: str = "div",
+    partition_strategy: Partition = "div",
     max_norm: float | None = None,
     allow_fast_lookup: bool = False,
 ) -> Tensor:
@@ -360,7 +364,9 @@ def _as_matrix(ids: SparseTensor, lead: Tensor) -> SparseTensor:
     return sparse_reshape(ids, make("ConcatV2", [rows, columns], 0))
 
 
-def _valid(ids: SparseTensor, given: SparseTensor | None, combiner: str) -> tuple[SparseTensor, SparseTensor | None]:
+def _valid(
+    ids: SparseTensor, given: SparseTensor | None, combiner: Combiner
+) -> tuple[SparseTensor, SparseTensor | None]:
     """Remove negative ids and their weights.
 
     Unless the combiner is "sum", also remove ids whose weight is not positive: the sum of the weights is a divisor

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims
 from aioflow.memory.values import Array
+
+# The arguments of layers: "EXPLICIT" is an attribute that paddings per axis set.
+PaddingScheme: TypeAlias = Literal["SAME", "VALID"]
+PaddingLike: TypeAlias = PaddingScheme | Sequence[Sequence[int]]  # a scheme, or [[before, after]] for each axis
+ImageFormat: TypeAlias = Literal["NHWC", "NCHW"]
+VolumeFormat: TypeAlias = Literal["NDHWC", "NCDHW"]
 
 Pair: TypeAlias = tuple[int, int]
 Shape: TypeAlias = tuple[int, ...]

@@ -6,7 +6,7 @@ float64 losses stay float64 (TensorFlow computes them in float32); integers and 
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, TypeAlias, get_args
 
 from aioflow.arguments import check_kind
 from aioflow.errors import InvalidArgumentError
@@ -23,6 +23,10 @@ from aioflow.ops.nn.cross_entropy import (
 )
 from aioflow.ops.scoping import name_scope
 
+LossReduction: TypeAlias = Literal[
+    "none", "weighted_sum", "weighted_mean", "weighted_sum_over_batch_size", "weighted_sum_by_nonzero_weights"
+]
+
 
 class Reduction:
     """The reductions of losses to one number.
@@ -34,17 +38,17 @@ class Reduction:
     - SUM_BY_NONZERO_WEIGHTS is the sum divided by the number of losses whose weight is not 0.
     """
 
-    NONE = "none"
-    SUM = "weighted_sum"
-    SUM_OVER_BATCH_SIZE = "weighted_sum_over_batch_size"
-    MEAN = "weighted_mean"
-    SUM_BY_NONZERO_WEIGHTS = "weighted_sum_by_nonzero_weights"
-    SUM_OVER_NONZERO_WEIGHTS = SUM_BY_NONZERO_WEIGHTS
+    NONE: Final = "none"
+    SUM: Final = "weighted_sum"
+    SUM_OVER_BATCH_SIZE: Final = "weighted_sum_over_batch_size"
+    MEAN: Final = "weighted_mean"
+    SUM_BY_NONZERO_WEIGHTS: Final = "weighted_sum_by_nonzero_weights"
+    SUM_OVER_NONZERO_WEIGHTS: Final = SUM_BY_NONZERO_WEIGHTS
 
     @classmethod
-    def all(cls) -> tuple[str, ...]:
+    def all(cls) -> tuple[LossReduction, ...]:
         """Return all reductions."""
-        return cls.NONE, cls.SUM, cls.MEAN, cls.SUM_OVER_BATCH_SIZE, cls.SUM_BY_NONZERO_WEIGHTS
+        return get_args(LossReduction)
 
     @classmethod
     def validate(cls, key: str) -> None:
@@ -88,7 +92,7 @@ def compute_weighted_loss(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the losses times `weights`, reduced, in the dtype of `losses`, and add them to the collection.
 
@@ -129,7 +133,9 @@ def _check_broadcast(weights: Dims, losses: Dims) -> None:
         )
 
 
-def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: object, reduction: str) -> Tensor:
+def _reduced(
+    weighted: Tensor, losses: Tensor, factor: Tensor | None, number: object, reduction: LossReduction
+) -> Tensor:
     if reduction == Reduction.NONE:
         return weighted
     axes = _all_axes(weighted)
@@ -147,7 +153,7 @@ def _reduced(weighted: Tensor, losses: Tensor, factor: Tensor | None, number: ob
     return make("DivNoNan", total, _count(losses, factor, by_count, reduction))
 
 
-def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: str) -> Tensor:
+def _count(losses: Tensor, factor: Tensor | None, by_count: bool, reduction: LossReduction) -> Tensor:
     """Return the divisor of the sum of the losses."""
     count: Tensor
     if by_count or factor is None:
@@ -182,7 +188,7 @@ def absolute_difference(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the weighted loss |predictions - labels|."""
     with name_scope(scope, "absolute_difference", [predictions, labels, weights]):
@@ -196,7 +202,7 @@ def mean_squared_error(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the weighted loss (predictions - labels) ** 2."""
     with name_scope(scope, "mean_squared_error", [predictions, labels, weights]):
@@ -211,7 +217,7 @@ def huber_loss(
     delta: float = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the weighted Huber loss.
 
@@ -234,7 +240,7 @@ def log_loss(
     epsilon: float = 1e-7,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the weighted loss -labels * log(predictions) - (1 - labels) * log(1 - predictions).
 
@@ -252,7 +258,7 @@ def hinge_loss(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return the weighted loss max(0, 1 - t * logits), with t = 2 * labels - 1 for labels 0 and 1."""
     with name_scope(scope, "hinge_loss", [logits, labels, weights]):
@@ -267,7 +273,7 @@ def cosine_distance(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
     dim: int | None = None,
 ) -> Tensor:
     """Return the weighted loss 1 - sum(predictions * labels) along `axis`, for vectors of length 1.
@@ -293,7 +299,7 @@ def sigmoid_cross_entropy(
     label_smoothing: float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return `nn.sigmoid_cross_entropy_with_logits`, weighted.
 
@@ -315,7 +321,7 @@ def softmax_cross_entropy(
     label_smoothing: float = 0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return `nn.softmax_cross_entropy_with_logits`, weighted.
 
@@ -348,7 +354,7 @@ def sparse_softmax_cross_entropy(
     weights: TensorLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _LOSSES,
-    reduction: str = _BY_NONZERO,
+    reduction: LossReduction = _BY_NONZERO,
 ) -> Tensor:
     """Return `nn.sparse_softmax_cross_entropy_with_logits`, weighted. Labels may have a last axis of size 1.
 

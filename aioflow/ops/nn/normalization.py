@@ -21,6 +21,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import cast_like, stop_gradient, unchanged
 from aioflow.ops.nn.activations import renamed, unless_zero
+from aioflow.ops.nn.geometry import ImageFormat, VolumeFormat
 from aioflow.ops.scoping import name_scope
 
 # cuDNN rejects smaller values, and a graph must run on every device.
@@ -234,7 +235,7 @@ def fused_batch_norm(
     mean: TensorLike | None = None,
     variance: TensorLike | None = None,
     epsilon: float = 0.001,
-    data_format: str = "NHWC",
+    data_format: ImageFormat | VolumeFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
@@ -249,7 +250,7 @@ def fused_batch_norm(
             not 1.
         variance: [channels] running variance, used like `mean`.
         epsilon: Number added to the variance. Values below 1.001e-5 are raised to it.
-        data_format: "NHWC" or "NCHW".
+        data_format: "NHWC" or "NCHW"; for volumes "NDHWC" or "NCDHW".
         is_training: Whether to normalize by the moments of the batch instead of the running ones.
         name: Name of the node.
         exponential_avg_factor: Weight of the batch in the returned moments.

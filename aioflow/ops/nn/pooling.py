@@ -9,10 +9,10 @@ from aioflow.graph.traits import Half, opaque
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, make
 from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.geometry import ImageFormat, PaddingLike, PaddingScheme
 from aioflow.ops.nn.windows import (
     POOLING,
     Ints,
-    Padding,
     differentiate_average,
     differentiate_maximum,
     given_shape,
@@ -86,8 +86,8 @@ def max_pool(
     value: TensorLike,
     ksize: Ints,
     strides: Ints,
-    padding: Padding,
-    data_format: str | None = "NHWC",
+    padding: PaddingLike,
+    data_format: ImageFormat | None = "NHWC",
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
@@ -110,7 +110,12 @@ def max_pool(
 
 
 def max_pool2d(
-    input: TensorLike, ksize: Ints, strides: Ints, padding: Padding, data_format: str = "NHWC", name: str | None = None
+    input: TensorLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingLike,
+    data_format: ImageFormat = "NHWC",
+    name: str | None = None,
 ) -> Tensor:
     """Return `max_pool` of `input`. The newer name."""
     return max_pool(input, ksize, strides, padding, data_format, name)
@@ -120,8 +125,8 @@ def avg_pool(
     value: TensorLike,
     ksize: Ints,
     strides: Ints,
-    padding: str,
-    data_format: str | None = "NHWC",
+    padding: PaddingScheme,
+    data_format: ImageFormat | None = "NHWC",
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
@@ -134,8 +139,8 @@ def avg_pool2d(
     value: TensorLike,
     ksize: Ints,
     strides: Ints,
-    padding: str,
-    data_format: str | None = "NHWC",
+    padding: PaddingScheme,
+    data_format: ImageFormat | None = "NHWC",
     name: str | None = None,
     input: TensorLike | None = None,
 ) -> Tensor:
@@ -143,7 +148,7 @@ def avg_pool2d(
     return avg_pool(value, ksize, strides, padding, data_format, name, input)
 
 
-def _attrs(ksize: Ints, strides: Ints, padding: Padding, data_format: str | None) -> Attrs:
+def _attrs(ksize: Ints, strides: Ints, padding: PaddingLike, data_format: ImageFormat | None) -> Attrs:
     layout = data_format or "NHWC"
     return {
         "ksize": per_axis(ksize, 2, layout, "ksize"),

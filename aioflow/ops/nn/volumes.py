@@ -15,6 +15,7 @@ from aioflow.graph.traits import Half, opaque, product
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.nn.activations import renamed
+from aioflow.ops.nn.geometry import PaddingScheme, VolumeFormat
 from aioflow.ops.nn.windows import (
     POOLING,
     Ints,
@@ -119,8 +120,8 @@ def conv3d(
     input: TensorLike,
     filter: TensorLike | None = None,
     strides: Ints | None = None,
-    padding: str | None = None,
-    data_format: str = "NDHWC",
+    padding: PaddingScheme | None = None,
+    data_format: VolumeFormat = "NDHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
     filters: TensorLike | None = None,
@@ -150,8 +151,8 @@ def conv3d_backprop_filter_v2(
     filter_sizes: TensorLike,
     out_backprop: TensorLike,
     strides: Ints,
-    padding: str,
-    data_format: str = "NDHWC",
+    padding: PaddingScheme,
+    data_format: VolumeFormat = "NDHWC",
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
@@ -165,8 +166,8 @@ def conv3d_transpose(
     filter: TensorLike | None = None,
     output_shape: TensorLike | None = None,
     strides: Ints | None = None,
-    padding: str = "SAME",
-    data_format: str = "NDHWC",
+    padding: PaddingScheme = "SAME",
+    data_format: VolumeFormat = "NDHWC",
     name: str | None = None,
     input: TensorLike | None = None,
     filters: TensorLike | None = None,
@@ -198,7 +199,9 @@ def conv3d_transpose(
         return make("Conv3DBackpropInputV2", output_shape, bank, tensor, name=scope, **how)
 
 
-def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilations: Ints | None) -> Attrs:
+def _attrs(
+    strides: Ints | None, padding: PaddingScheme | None, data_format: VolumeFormat | None, dilations: Ints | None
+) -> Attrs:
     layout = data_format or "NDHWC"
     return {
         "strides": per_axis(strides, 3, layout, "strides"),
@@ -209,7 +212,12 @@ def _attrs(strides: Ints | None, padding: str | None, data_format: str, dilation
 
 
 def max_pool3d(
-    input: TensorLike, ksize: Ints, strides: Ints, padding: str, data_format: str = "NDHWC", name: str | None = None
+    input: TensorLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingScheme,
+    data_format: VolumeFormat = "NDHWC",
+    name: str | None = None,
 ) -> Tensor:
     """Return the maximum of each window.
 
@@ -228,13 +236,18 @@ def max_pool3d(
 
 
 def avg_pool3d(
-    input: TensorLike, ksize: Ints, strides: Ints, padding: str, data_format: str = "NDHWC", name: str | None = None
+    input: TensorLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingScheme,
+    data_format: VolumeFormat = "NDHWC",
+    name: str | None = None,
 ) -> Tensor:
     """Return the mean of each window, not counting padding. Arguments and errors as for `max_pool3d`."""
     return make("AvgPool3D", input, name=name, **_pool_attrs(ksize, strides, padding, data_format))
 
 
-def _pool_attrs(ksize: Ints, strides: Ints, padding: str, data_format: str) -> Attrs:
+def _pool_attrs(ksize: Ints, strides: Ints, padding: PaddingScheme, data_format: VolumeFormat | None) -> Attrs:
     layout = data_format or "NDHWC"
     return {
         "ksize": per_axis(ksize, 3, layout, "ksize"),

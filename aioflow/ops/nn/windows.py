@@ -20,10 +20,9 @@ from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import make
 from aioflow.ops.array.static_shapes import shape_of
 from aioflow.ops.nn.activations import zeros_like
-from aioflow.ops.nn.geometry import Window, conv_dims, pool_dims
+from aioflow.ops.nn.geometry import PaddingLike, Window, conv_dims, pool_dims
 
 Ints: TypeAlias = int | Sequence[int]  # see `per_axis`
-Padding: TypeAlias = str | Sequence[Sequence[int]]  # see `padding_attrs`
 
 _HOW: Final = ("strides", "padding", "explicit_paddings", "data_format", "dilations", "ksize", "use_cudnn_on_gpu")
 
@@ -221,7 +220,7 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
     return [1, 1, *spatial] if data_format.startswith("NC") else [1, *spatial, 1]
 
 
-def padding_attrs(padding: Padding | None) -> Attrs:
+def padding_attrs(padding: PaddingLike | None) -> Attrs:
     """Return the attributes for "SAME", "VALID", or [[before, after]] per axis. Raise DTypeError for anything else."""
     if isinstance(padding, str):
         return {"padding": padding.upper()}

@@ -7,7 +7,7 @@ ops of the dense one where their behavior is the same.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from aioflow.graph import dtypes as _dtypes
 from aioflow.graph.costs import PER_ELEMENT
@@ -22,6 +22,8 @@ from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, make_tuple
 from aioflow.ops.core import scalar
+
+GradientReduction: TypeAlias = Literal["MEAN", "SUM", "FIRST"]
 
 __all__ = ["ConditionalAccumulator", "ConditionalAccumulatorBase", "SparseConditionalAccumulator"]
 
@@ -226,7 +228,12 @@ class ConditionalAccumulatorBase:
 
 
 def _accumulator(
-    op_type: str, dtype: DTypeLike, shape: ShapeLike | None, shared_name: str | None, name: str, reduction_type: str
+    op_type: str,
+    dtype: DTypeLike,
+    shape: ShapeLike | None,
+    shared_name: str | None,
+    name: str,
+    reduction_type: GradientReduction,
 ) -> Tensor:
     return make(
         op_type,
@@ -257,7 +264,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
         shape: ShapeLike | None = None,
         shared_name: str | None = None,
         name: str = "conditional_accumulator",
-        reduction_type: str = "MEAN",
+        reduction_type: GradientReduction = "MEAN",
     ) -> None:
         handle = _accumulator("ResourceConditionalAccumulator", dtype, shape, shared_name, name, reduction_type)
         super().__init__(dtype, shape, handle)
@@ -301,7 +308,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         shape: ShapeLike | None = None,
         shared_name: str | None = None,
         name: str = "sparse_conditional_accumulator",
-        reduction_type: str = "MEAN",
+        reduction_type: GradientReduction = "MEAN",
     ) -> None:
         handle = _accumulator("SparseConditionalAccumulator", dtype, shape, shared_name, name, reduction_type)
         super().__init__(dtype, shape, handle)

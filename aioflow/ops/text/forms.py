@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -204,7 +204,7 @@ def string_split(
     sep: TensorLike | None = None,
     skip_empty: bool = True,
     delimiter: TensorLike | None = None,
-    result_type: str = "SparseTensor",
+    result_type: Literal["SparseTensor"] = "SparseTensor",
     name: str | None = None,
 ) -> SparseTensor:
     """Split each string of a vector; the pieces are the rows of a sparse matrix.
@@ -233,7 +233,7 @@ def string_split_v2(
     input: TensorLike | None = None,
     sep: TensorLike | None = None,
     maxsplit: int = -1,
-    result_type: str = "SparseTensor",
+    result_type: Literal["SparseTensor"] = "SparseTensor",
     source: TensorLike | None = None,
     name: str | None = None,
 ) -> SparseTensor:
@@ -300,12 +300,12 @@ def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
     return make("StringStrip", input, name=name)
 
 
-def string_lower(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+def string_lower(input: TensorLike, encoding: Literal["", "utf-8"] = "", name: str | None = None) -> Tensor:
     """Return the strings in lower case: only ASCII letters change, or all letters with `encoding` "utf-8"."""
     return make("StringLower", input, encoding=encoding, name=name)
 
 
-def string_upper(input: TensorLike, encoding: str = "", name: str | None = None) -> Tensor:
+def string_upper(input: TensorLike, encoding: Literal["", "utf-8"] = "", name: str | None = None) -> Tensor:
     """Return the strings in upper case: only ASCII letters change, or all letters with `encoding` "utf-8"."""
     return make("StringUpper", input, encoding=encoding, name=name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike
@@ -13,6 +15,8 @@ from aioflow.graph.traits import text
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, make
 from aioflow.ops.core import unchanged
+
+TextUnit: TypeAlias = Literal["BYTE", "UTF8_CHAR"]
 
 __all__ = ["as_string", "string_join", "string_to_number", "substr"]
 
@@ -114,12 +118,18 @@ def string_join(inputs: list[TensorLike], separator: str = "", name: str | None 
     return make("StringJoin", convert_n_to_tensor(inputs, dtypes.string), separator=separator, name=name)
 
 
-def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
+def string_length(input: TensorLike, name: str | None = None, unit: TextUnit = "BYTE") -> Tensor:
     """Return the number of bytes (or UTF-8 characters) of each string, int32."""
     return make("StringLength", input, unit=unit, name=name)
 
 
-def substr(input: TensorLike, pos: TensorLike, len: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
+def substr(
+    input: TensorLike,
+    pos: TensorLike,
+    len: TensorLike,
+    name: str | None = None,
+    unit: TextUnit = "BYTE",
+) -> Tensor:
     """Return the substrings from `pos` on of `len` bytes (or UTF-8 characters), or fewer at the end of the string.
 
     A negative `pos` counts from the end. `pos` and `len` have the same shape, which broadcasts with that of `input`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -232,8 +232,8 @@ class VarianceScaling(Initializer):
     def __init__(
         self,
         scale: float = 1.0,
-        mode: str = "fan_in",
-        distribution: str = "truncated_normal",
+        mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in",
+        distribution: Literal["normal", "uniform", "truncated_normal", "untruncated_normal"] = "truncated_normal",
         seed: int | None = None,
         dtype: DTypeLike = dtypes.float32,
     ) -> None:

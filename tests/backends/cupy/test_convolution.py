@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.typing import PaddingLike
 from aioflow_cupy import convolution, cudnn
 from aioflow_cupy.windows import Windows
 from tests.backends.cupy.evaluation import evaluator
@@ -73,7 +74,7 @@ def test_convolutions(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_depthwise(padding: str) -> None:
+def test_depthwise(padding: PaddingLike) -> None:
     image, kernel = af.placeholder(af.float32, (2, 6, 5, 3)), af.placeholder(af.float32, (2, 3, 3, 2))
     made = af.nn.depthwise_conv2d_native(image, kernel, [1, 2, 2, 1], padding)
     tensors = [made, *af.gradients(af.reduce_sum(made * made), [image, kernel])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +13,7 @@ import aioflow as af
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import KERNELS
 from aioflow.testing.evaluate import evaluate
+from aioflow.typing import VolumeFormat
 from aioflow_cupy.taps import Taps
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
@@ -61,7 +62,7 @@ CONV_OPS: Final = {"Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"}
 
 
 @pytest.mark.parametrize(("steps", "padding", "layout", "groups"), CONVOLUTIONS, ids=str)
-def test_convolutions(steps: Any, padding: str, layout: str, groups: int) -> None:
+def test_convolutions(steps: Any, padding: Literal["SAME", "VALID"], layout: VolumeFormat, groups: int) -> None:
     shape = (2, 5, 6, 5, 4) if layout == "NDHWC" else (2, 4, 5, 6, 5)
     with af.Graph().as_default():
         image = af.placeholder(af.float32, shape)

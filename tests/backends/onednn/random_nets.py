@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,8 @@ class _Net:
 
     def conv(self, x: Any) -> Any:
         n, outputs = int(self._rng.integers(1, 4)), int(self._rng.integers(1, 20))
-        step, padding = int(self._rng.integers(1, 3)), "SAME" if self._rng.integers(2) else "VALID"
+        step = int(self._rng.integers(1, 3))
+        padding: Literal["SAME", "VALID"] = "SAME" if self._rng.integers(2) else "VALID"
         edge = x.shape.as_list()[1:3]
         if padding == "VALID" and min(edge) < n:
             padding = "SAME"

@@ -11,6 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.errors import InvalidArgumentError
+from aioflow.typing import PaddingLike
 from tests.compiler.optimize.fused_runs import check, never, ops, pruned, run
 
 RNG = np.random.default_rng(0)
@@ -79,7 +80,7 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize(("image", "kernel", "stride", "padding"), CONVOLUTIONS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_convolution_absorbs_bias_and_activation(
-    image: Any, kernel: Any, stride: int, padding: str, dtype: str
+    image: Any, kernel: Any, stride: int, padding: PaddingLike, dtype: str
 ) -> None:
     (x, vx), (w, vw), (b, vb) = feed(*image, dtype=dtype), feed(*kernel, dtype=dtype), feed(kernel[3], dtype=dtype)
     strides = [1, stride, stride, 1]

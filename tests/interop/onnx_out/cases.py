@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import aioflow as af
+from aioflow.typing import ImageFormat
 
 __all__ = ["CASES", "Case"]
 
@@ -266,7 +267,7 @@ def _tower(x: Any) -> Any:
 case("tower", _tower, floats(2, 6, 7, 3))
 
 
-def _norm(x: Any, training: bool, layout: str) -> Any:
+def _norm(x: Any, training: bool, layout: ImageFormat) -> Any:
     channels = 3
     scale, offset, mean = (af.constant(floats(channels)) for _ in range(3))
     variance = af.constant(floats(channels, low=0.5, high=1.5))

@@ -19,6 +19,7 @@ from aioflow.interop.onnx.translating import Node, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 from aioflow.ops.nn import pooling, volumes
+from aioflow.ops.nn.geometry import PaddingLike
 
 _MOST_PARTS: Final = 1024  # most kernel positions for which a pool is unrolled into nodes
 
@@ -39,7 +40,7 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     if windows.is_fed:
         x, windows = framed(x, windows, _least(x)), windows.bare()
     image, windows = _as_image(x, windows)
-    pads: str | list[list[int]] = "SAME" if windows.pads is None else "VALID"
+    pads: PaddingLike = "SAME" if windows.pads is None else "VALID"
     if windows.pads is not None and windows.padded:
         pads = [[0, 0], *windows.whole_pads(), [0, 0]]
     return _from_image(pooling.max_pool(image, list(windows.kernel), list(windows.strides), pads), rank)
