@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
-from aioflow.cli.program import Stopped, run, run_command, run_demo, say
+from aioflow.cli.program import StoppedBySignal, run, run_command, run_demo, say
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.concurrency.loops import loop_factory
 from aioflow.config import SessionConfig
@@ -56,7 +56,7 @@ def _run(given: Sequence[str]) -> int:
     told = asyncio.Event()
     try:
         run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _CLOSE_SECONDS)
-    except Stopped as stopped:  # the normal end of a worker, so no message
+    except StoppedBySignal as stopped:  # the normal end of a worker, so no message
         return stopped.status
     return 0
 

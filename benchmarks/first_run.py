@@ -32,7 +32,7 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow.config import SessionConfig
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import raise_branches
-from aioflow.runtime.codegen import Form
+from aioflow.runtime.codegen import CodeVariant
 from aioflow.runtime.folding import fold
 from aioflow.runtime.loop_raising import raise_loops
 from aioflow.runtime.task_graph import TaskGraph
@@ -247,7 +247,7 @@ def stages(nodes: int) -> dict[str, float]:
             "cut, lifetimes, texts of nodes", TaskGraph, graph, bound, device.backend.executor, SessionConfig(), None
         )
         codes = [strand.code for strand in cut.strands if strand is not None]
-        timed("functions", lambda: [code.function(Form.STOPPABLE) for code in codes])
+        timed("functions", lambda: [code.function(CodeVariant.STOPPABLE) for code in codes])
         timed("a full collection", gc.collect)
     return found
 

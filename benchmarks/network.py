@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import uvloop
 
-from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.channel import Channel, Reply, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.transports import connect, listen
 
@@ -38,10 +38,10 @@ _TENSORFLOW_RATE: Final = 1.17
 async def _serve() -> None:
     done = asyncio.Event()
 
-    async def take(request: Request) -> Reply:
+    async def take(request: ServiceRequest) -> Reply:
         return Reply({"bytes": sum(t.nbytes for t in request.tensors)})
 
-    async def echo(request: Request) -> Reply:
+    async def echo(request: ServiceRequest) -> Reply:
         return Reply(request.header, request.tensors)
 
     async def serve(comm: Comm) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import NotFoundError
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.kernels.registry import Binding, KernelBody, KernelDef
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import DeviceThreads
@@ -171,7 +171,7 @@ class CountedDevice:
         self.executor = DeviceThreads(f"-counted{index}", 1)
         self._values = HostValues(self.xp.asarray)
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Bind a kernel so that constants and shapes stay on the host until an array of the device needs them."""
         return self._values.bind(kernel, binding)
 

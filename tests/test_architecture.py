@@ -141,6 +141,14 @@ PATTERNS: Final = frozenset(
     }
 )
 
+# Public names of different namespaces, which users write with their module.
+SHARED_NAMES: Final[Mapping[str, str]] = {
+    "Check": "one check of a conformance suite: aioflow.testing.check_backend, check_comm, check_worker",
+    "Factory": "makes the tested objects: aioflow.testing.check_comm, check_worker",
+    "Limits": "aioflow.serve.Limits, and aioflow.net.limits.Limits for CommOptions",
+    "Server": "aioflow.serve.Server, and TensorFlow's aioflow.train.Server",
+}
+
 MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 500, 60
 
 Rule: TypeAlias = Callable[[Modules], Iterator[str]]
@@ -268,6 +276,27 @@ def drawers(modules: Modules) -> Iterator[str]:
         for part in name.split("."):
             if re.fullmatch(r"_*(utils?|common|helpers?|misc)", part):
                 yield f"{name}: name it after what it holds"
+
+
+def class_names(modules: Modules) -> Iterator[str]:
+    """Check that only one module defines a public class, or a type alias, of a name."""
+    found: dict[str, str] = {}
+    for module in modules.values():
+        for node in module.tree.body:
+            name = type_name(node)
+            if name is None or name.startswith("_") or name in SHARED_NAMES:
+                continue
+            if name in found:
+                yield module.at(node, f"{name} is also the name of a type in {found[name]}: say what it is here")
+            found.setdefault(name, module.name)
+
+
+def type_name(node: ast.stmt) -> str | None:
+    """Return the name of the class or type alias that a statement defines."""
+    if isinstance(node, ast.ClassDef):
+        return node.name
+    is_alias = isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "TypeAlias"
+    return ast.unparse(node.target) if is_alias and isinstance(node, ast.AnnAssign) else None
 
 
 def docstrings(modules: Modules) -> Iterator[str]:
@@ -503,6 +532,7 @@ RULES: Final[tuple[Rule, ...]] = (
     core_names_no_backend,
     sizes,
     drawers,
+    class_names,
     docstrings,
     private_attributes,
     tasks,
@@ -551,6 +581,7 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (sizes, {"aioflow.a": _LONG_FUNCTION + "async " + _LONG_FUNCTION}, 2),
     (sizes, {"aioflow.a": _LONG_CLASS}, 1),
     (drawers, {"aioflow.graph.utils": "", "aioflow.common.x": "", "aioflow._helpers": ""}, 3),
+    (class_names, {"aioflow.a": "class C: pass", "aioflow_numpy.b": "class C: pass\nC: TypeAlias = int"}, 2),
     (docstrings, {"aioflow.a": "x = 1"}, 1),
     (private_attributes, {"aioflow.a": "class C:\n    _x = 1\ndef f(c, self):\n    c._x = self._x"}, 2),
     (private_attributes, {"aioflow.a": "class C:\n    def f(self, d): d.y()._x\nclass D:\n    _x = 1"}, 1),
@@ -617,6 +648,13 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
     (ranks, {"aioflow_onednn.a": "import aioflow_numpy.b", "aioflow_numpy.b": ""}),
     (ranks, {"aioflow_onnxruntime.a": "import aioflow.interop.b", "aioflow.interop.b": ""}),
     (cycles, {"aioflow.a": "import aioflow.b\nimport aioflow.c", "aioflow.b": "import aioflow.c", "aioflow.c": ""}),
+    (
+        class_names,
+        {
+            "aioflow.a": "class C: pass\nclass _D: pass",
+            "aioflow.b": "from aioflow.a import C\nclass _D:\n    class C: pass",
+        },
+    ),
     (
         private_attributes,
         {

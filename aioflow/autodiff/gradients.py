@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Literal, overload
 
 from aioflow.autodiff.paths import Level
-from aioflow.autodiff.reverse import Options, ReverseWalk
+from aioflow.autodiff.reverse import GradientOptions, ReverseWalk
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import scopes
 from aioflow.graph.default_graph import graph_of
@@ -113,7 +113,7 @@ def gradients(
         wanted = [_source(x) for x in x_list]
         stop = [_source(t).op for t in ([] if stop_gradients is None else _listed(stop_gradients))]
         starting = [_seed(y, seed, i) for i, (y, seed) in enumerate(zip(outputs, seeds, strict=True))]
-        options = Options(frozenset(stop), colocate_gradients_with_ops, gate_gradients)
+        options = GradientOptions(frozenset(stop), colocate_gradients_with_ops, gate_gradients)
         walk = ReverseWalk(graph, outputs, wanted, Level(None, current_context(graph)), options)
         # Names this call in the scope: each call needs gradient arrays of its own for the TensorArrays on its paths.
         with scopes.enter_scope(graph, lambda outer: outer._replace(differentiation=outer.name)):

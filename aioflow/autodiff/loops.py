@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 _FILLS: Final[Mapping[str, int]] = {"ZerosLike": 0, "OnesLike": 1}
 
 
-class Walk(Protocol):
+class LoopWalk(Protocol):
     """The part of the reverse walk that a loop uses: see `reverse.ReverseWalk`."""
 
     graph: Graph
 
-    def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> Walk:
+    def inner(self, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level) -> LoopWalk:
         """Return a walk of the same call through the body of a loop."""
 
     def run(self, seeds: Sequence[Gradient]) -> None:
@@ -136,7 +136,7 @@ class GradientLoop(WhileContext):
         return self._shapes[key]
 
 
-def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
+def loop_gradients(walk: LoopWalk, loop: WhileContext) -> list[tuple[Tensor, Gradient]]:
     """Return the gradients of the tensors that enter the loop, given those of the tensors that leave it."""
     given = {v: g for v in loop.variables if (g := walk.summed(v.leaving)) is not None}
     carried, invariants = _between(walk, loop, given)
@@ -168,7 +168,7 @@ def loop_gradients(walk: Walk, loop: WhileContext) -> list[tuple[Tensor, Gradien
 
 
 def _between(
-    walk: Walk, loop: WhileContext, given: Mapping[LoopVariable, object]
+    walk: LoopWalk, loop: WhileContext, given: Mapping[LoopVariable, object]
 ) -> tuple[list[LoopVariable], list[Tensor]]:
     """Return the variables and invariants on a path from tensors that depend on xs to variables with a gradient."""
 

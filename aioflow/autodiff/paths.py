@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HANDLES: Final = (dtypes.resource, dtypes.variant)
 
-Step: TypeAlias = "Operation | WhileContext"  # one step of the walk: a node, or a loop as a whole
+WalkStep: TypeAlias = "Operation | WhileContext"  # one step of the walk: a node, or a loop as a whole
 
 
 def is_trainable(dtype: DType) -> bool:
@@ -69,9 +69,9 @@ class Level:
         """Return True if the level is inside that branch or loop."""
         return context in self._open
 
-    def step(self, op: Operation) -> Step:
+    def step(self, op: Operation) -> WalkStep:
         """Return the step that contains the node: the node itself, or the outermost loop around it on this level."""
-        found: Step = op
+        found: WalkStep = op
         context = op.control_flow_context
         while context not in self._open:
             # The last loop on the way out is the outermost one.
@@ -80,7 +80,7 @@ class Level:
             context = context.outer
         return found
 
-    def sources(self, step: Step) -> Sequence[Tensor]:
+    def sources(self, step: WalkStep) -> Sequence[Tensor]:
         """Return the tensors that the step reads."""
         if isinstance(step, WhileContext):
             entering = [*(v.enter for v in step.variables), *step.invariants]
@@ -93,7 +93,7 @@ class Level:
         return step.inputs if is_own(step) else step.expansion or ()
 
     @staticmethod
-    def results(step: Step) -> Sequence[Tensor]:
+    def results(step: WalkStep) -> Sequence[Tensor]:
         """Return the tensors that the step produces."""
         # The Exits are steps of their own: they lie outside of the loop.
         return [v.leaving for v in step.variables] if isinstance(step, WhileContext) else step.outputs
@@ -109,9 +109,9 @@ class Paths:
         stops: Steps whose sources get no gradient: those of `stop_gradients`, and xs with no other x upstream.
     """
 
-    pending: dict[Step, int]
-    ends: list[Step]
-    stops: set[Step]
+    pending: dict[WalkStep, int]
+    ends: list[WalkStep]
+    stops: set[WalkStep]
 
 
 def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[Operation], level: Level) -> Paths:
@@ -133,9 +133,9 @@ def find_paths(ys: Iterable[Operation], xs: Iterable[Operation], stop: Iterable[
     return Paths(pending, [step for step in ends if step in pending], stops | set(stop))
 
 
-def _consumers(ends: list[Step], level: Level) -> dict[Tensor, list[Step]]:
+def _consumers(ends: list[WalkStep], level: Level) -> dict[Tensor, list[WalkStep]]:
     """Return the readers of each tensor, among the steps that `ends` depend on."""
-    found: dict[Tensor, list[Step]] = {}
+    found: dict[Tensor, list[WalkStep]] = {}
     seen = set(ends)
     queue = deque(ends)
     while queue:
@@ -149,7 +149,7 @@ def _consumers(ends: list[Step], level: Level) -> dict[Tensor, list[Step]]:
     return found
 
 
-def _reachable(starts: list[Step], consumers: dict[Tensor, list[Step]], level: Level) -> set[Step]:
+def _reachable(starts: list[WalkStep], consumers: dict[Tensor, list[WalkStep]], level: Level) -> set[WalkStep]:
     reached = set(starts)
     queue = deque(starts)
     while queue:
@@ -162,7 +162,7 @@ def _reachable(starts: list[Step], consumers: dict[Tensor, list[Step]], level: L
     return reached
 
 
-def _backward(ends: list[Step], reached: set[Step], level: Level) -> list[Step]:
+def _backward(ends: list[WalkStep], reached: set[WalkStep], level: Level) -> list[WalkStep]:
     """Return the reached steps from which `ends` can be reached, nearest to `ends` first."""
     found = dict.fromkeys(ends)
     queue = deque(ends)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
 from aioflow.autodiff.loops import loop_gradients
-from aioflow.autodiff.paths import Level, Step, find_paths, is_own
+from aioflow.autodiff.paths import Level, WalkStep, find_paths, is_own
 from aioflow.errors import (
     DTypeError,
     InternalError,
@@ -70,7 +70,7 @@ def _gradient_name(op: Operation) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GradientOptions:
     """The options of one call of `gradients`.
 
     Attributes:
@@ -94,7 +94,7 @@ class ReverseWalk:
     """
 
     def __init__(
-        self, graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level, options: Options
+        self, graph: Graph, ys: Sequence[Tensor], xs: Sequence[Tensor], level: Level, options: GradientOptions
     ) -> None:
         self.graph = graph
         self.level = level
@@ -159,7 +159,7 @@ class ReverseWalk:
         for tensor, gradient in gradients:
             self._parts.setdefault(tensor, []).append(gradient)
 
-    def _visit(self, step: Step) -> Iterable[tuple[Tensor, Gradient]]:
+    def _visit(self, step: WalkStep) -> Iterable[tuple[Tensor, Gradient]]:
         """Return the gradients of the tensors that the step reads."""
         if isinstance(step, WhileContext):
             with self.branches.around(step.outer):

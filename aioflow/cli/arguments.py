@@ -16,7 +16,7 @@ from aioflow.formats.stores import is_url
 
 # argparse has no public names for these types. The first takes no parameter at run time.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Options: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
+ParserOrGroup: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 _WRONG: Final = 2  # also argparse's status
 _SIZE: Final = re.compile(r"([0-9]{1,18})(?:([KMGT])(i?)B)?")
 
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def add_delegate(parser: Options, when: str = "") -> None:
+def add_delegate(parser: ParserOrGroup, when: str = "") -> None:
     """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aioflow.cli.arguments import Commands, output_file, seconds
 from aioflow.cli.progress import progress
-from aioflow.compiler.place.calibration import RATES, Calibration, Link, calibration_path, write_calibration
+from aioflow.compiler.place.calibration import RATES, Calibration, DeviceLink, calibration_path, write_calibration
 from aioflow.config import SessionConfig
 from aioflow.kernels.registry import HOST
 from aioflow.runtime.calibrate import calibrate
@@ -28,7 +28,7 @@ def table(calibration: Calibration) -> Iterator[str]:
         yield f"link {kind}: {_link_text(link)}"
 
 
-def _link_text(link: Link) -> str:
+def _link_text(link: DeviceLink) -> str:
     bandwidth = "nothing is copied" if link.bandwidth is None else f"{link.bandwidth / 1e9:.2f} GB/s"
     return f"{link.latency * 1e6:.1f} µs, {bandwidth}, {link.overhead * 1e6:.1f} µs of the receiver's time"
 

@@ -34,7 +34,7 @@ _WRONG: Final = 2  # also argparse's status
 _BROKEN_PIPE: Final = 128 + 13  # the status that a shell shows for a program ended by SIGPIPE
 
 
-class Stopped(Exception):
+class StoppedBySignal(Exception):
     """A signal has stopped the coroutine that `run` ran."""
 
     def __init__(self, number: int) -> None:
@@ -60,8 +60,8 @@ def run_command(name: str, command: Callable[[], int]) -> int:
             sys.stdout.flush()  # here, where a failure can still be reported
     except KeyboardInterrupt:
         say(name, "interrupted")
-        return Stopped(signal.SIGINT).status
-    except Stopped as stopped:
+        return StoppedBySignal(signal.SIGINT).status
+    except StoppedBySignal as stopped:
         say(name, f"stopped by {stopped}")
         return stopped.status
     except BrokenPipeError:  # the reader of the output has closed the pipe
@@ -186,7 +186,7 @@ class _Stop:
             # Not cancelled by the first signal: another cancellation, or one that a second signal overtook.
             if len(self._received) != 1:
                 raise
-            raise Stopped(self._received[0]) from None
+            raise StoppedBySignal(self._received[0]) from None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         if self._patience is not None:
@@ -195,7 +195,7 @@ class _Stop:
             self._patience = None
         # The loop has not started the coroutine yet, so there is nothing to cancel.
         if self._task is None:
-            raise Stopped(number)
+            raise StoppedBySignal(number)
         if number == signal.SIGTERM and self._on_terminate is not None and not self._received:
             _call_soon(self._task.get_loop(), self._on_terminate)
             self._on_terminate = None

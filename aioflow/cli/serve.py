@@ -16,7 +16,7 @@ import aioflow.serve as service
 from aioflow.cli import program
 from aioflow.cli.arguments import (
     Commands,
-    Options,
+    ParserOrGroup,
     add_delegate,
     add_imports,
     file,
@@ -104,7 +104,7 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
-def _add_batches(how: Options) -> None:
+def _add_batches(how: ParserOrGroup) -> None:
     how.add_argument(
         "--max-batch-size", type=positive, default=64, metavar="N", help="maximum number of rows in a step (64)"
     )
@@ -139,7 +139,7 @@ def _add_models(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_processes(many: Options) -> None:
+def _add_processes(many: ParserOrGroup) -> None:
     many.add_argument(
         "--processes", type=positive, default=1, metavar="N", help="number of processes that share the port (1)"
     )

@@ -14,7 +14,7 @@ from aioflow.cli.cluster import parse_cluster
 from aioflow.cli.credentials import CREDENTIALS, add_credentials, given_credentials
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
-from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, Given
+from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, GivenSettings
 from aioflow.net.cluster_sources.this_task import find_task
 from aioflow.net.cluster_sources.toml_file import read_toml
 from aioflow.net.comm import CommOptions
@@ -155,7 +155,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     flags = vars(known)
     jobs = flags.get("slurm")
     given = [
-        Given(
+        GivenSettings(
             "--{}".format,
             parse_cluster(flags["cluster"]) if "cluster" in flags else None,
             flags.get("job"),

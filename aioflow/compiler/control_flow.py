@@ -53,7 +53,7 @@ class LoopFrame:
             frame = frame.parent
 
 
-class LoopVariable(NamedTuple):
+class LoopVariableNodes(NamedTuple):
     """One variable of a loop, by the names of its nodes."""
 
     enter: str
@@ -88,12 +88,12 @@ def loops_of(graph: ClientGraph) -> dict[str, LoopFrame | None]:
     return {n: behind[node.inputs[0].node] if node.role is Role.EXIT else behind[n] for n, node in graph.nodes.items()}
 
 
-def loop_variable(graph: ClientGraph, merge: Node) -> LoopVariable | None:
+def loop_variable(graph: ClientGraph, merge: Node) -> LoopVariableNodes | None:
     """Return the loop variable whose values a Merge joins; None for a Merge of another form than `while_loop` makes."""
     sources = [graph.nodes[edge.node] for edge in merge.inputs]
     if [source.role for source in sources] != [Role.ENTER, Role.NEXT] or sources[0].attrs["is_constant"]:
         return None
-    return LoopVariable(sources[0].name, merge.name, sources[1].name)
+    return LoopVariableNodes(sources[0].name, merge.name, sources[1].name)
 
 
 def is_back_edge(node: Node, source: Node) -> bool:

@@ -25,8 +25,8 @@ from aioflow.graph.rows import (
     OTHER,
     SIZED,
     Count,
-    Kind,
     RowContext,
+    RowDependence,
     RowRule,
     Rows,
     each_element,
@@ -47,13 +47,13 @@ class RowVerdict:
     """The verdict on whether the rows of a batch are independent.
 
     Attributes:
-        kind: `Kind.ROWS` if rows are proven independent, `Kind.REFUTED` if they are not, else `Kind.UNKNOWN`.
+        kind: Whether rows are proven independent (`RowDependence.ROWS`) or dependent (`REFUTED`), or it is `UNKNOWN`.
         op: The node that decided it; None if independence is proven.
         why: What that node does.
         changes: Whether the step changes state that other steps see.
     """
 
-    kind: Kind
+    kind: RowDependence
     op: Operation | None = None
     why: str = ""
     changes: bool = False
@@ -61,12 +61,12 @@ class RowVerdict:
     @property
     def is_proven(self) -> bool:
         """True if each row of the fetches depends on one row of the feeds."""
-        return self.kind is Kind.ROWS
+        return self.kind is RowDependence.ROWS
 
     @property
     def is_refuted(self) -> bool:
         """True if rows are not independent."""
-        return self.kind is Kind.REFUTED
+        return self.kind is RowDependence.REFUTED
 
     def __str__(self) -> str:
         return "proven" if self.op is None else f"{self.op.name!r} ({self.op.type}) {self.why}"
@@ -80,30 +80,32 @@ def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdic
     analysis = _Analysis(feeds)
     analysis.run(operations)
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]
-    found += [RowVerdict(Kind.REFUTED, op, "changes state depending on the rows") for op in analysis.changes_by_rows]
+    found += [
+        RowVerdict(RowDependence.REFUTED, op, "changes state depending on the rows") for op in analysis.changes_by_rows
+    ]
     # The kinds are ordered, with the one that forbids most at the end.
-    worst = max(found, key=lambda each: each.kind, default=RowVerdict(Kind.UNKNOWN))
+    worst = max(found, key=lambda each: each.kind, default=RowVerdict(RowDependence.UNKNOWN))
     if worst.is_proven:
         if (reader := analysis.reader_of_nothing(operations)) is not None:
-            worst = RowVerdict(Kind.UNKNOWN, reader, "reads an empty list")
+            worst = RowVerdict(RowDependence.UNKNOWN, reader, "reads an empty list")
         elif (reader := analysis.reader_of_others(operations)) is not None:
-            worst = RowVerdict(Kind.UNKNOWN, reader, "may read writes of nodes that it only waits for")
+            worst = RowVerdict(RowDependence.UNKNOWN, reader, "may read writes of nodes that it only waits for")
     return replace(worst, changes=any(op.op_def.traits.effect is Effect.CHANGES for op in operations))
 
 
 def _verdict(tensor: Tensor, state: Rows) -> RowVerdict:
     """Return the verdict on one fetch."""
-    if state.kind >= Kind.UNKNOWN:
+    if state.kind >= RowDependence.UNKNOWN:
         return RowVerdict(state.kind, state.op, state.why)
     if not state.is_rows:
-        return RowVerdict(Kind.UNKNOWN, tensor.op, "does not depend on the rows")
+        return RowVerdict(RowDependence.UNKNOWN, tensor.op, "does not depend on the rows")
     if state.axis:
-        return RowVerdict(Kind.REFUTED, tensor.op, f"has its rows along axis {state.axis}")
+        return RowVerdict(RowDependence.REFUTED, tensor.op, f"has its rows along axis {state.axis}")
     if state.each is None:
-        return RowVerdict(Kind.UNKNOWN, tensor.op, "may return several rows per input row")
+        return RowVerdict(RowDependence.UNKNOWN, tensor.op, "may return several rows per input row")
     if state.each != 1:
-        return RowVerdict(Kind.REFUTED, tensor.op, f"returns {state.each} rows per input row")
-    return RowVerdict(Kind.ROWS)
+        return RowVerdict(RowDependence.REFUTED, tensor.op, f"returns {state.each} rows per input row")
+    return RowVerdict(RowDependence.ROWS)
 
 
 class _Analysis:
@@ -129,7 +131,9 @@ class _Analysis:
                 if tensor.dims is None
                 else "is fed, but its first dimension is not open"
             )
-            self._states[tensor] = Rows(Kind.ROWS) if known else Rows(Kind.UNKNOWN, op=tensor.op, why=why)
+            self._states[tensor] = (
+                Rows(RowDependence.ROWS) if known else Rows(RowDependence.UNKNOWN, op=tensor.op, why=why)
+            )
 
     def state(self, tensor: Tensor) -> Rows:
         """Return the positions of the rows in a tensor."""
@@ -154,7 +158,7 @@ class _Analysis:
             if not (self._pass(operations) and loops):
                 return
         for op in operations:  # the rules are not monotonic, so without a fixed point nothing is known
-            self._states.update((t, Rows(Kind.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
+            self._states.update((t, Rows(RowDependence.UNKNOWN, op=op, why="is in a loop")) for t in op.outputs)
 
     def _resource(self, handle: Tensor) -> Hashable:
         """Return a key that identifies the resource of a handle."""
@@ -187,7 +191,7 @@ class _Analysis:
             for predicate in self._deciding.get(op, ()):
                 found = _decided_by(op, self._states.get(predicate, NOTHING), found)
             # The second output of a Merge is the number of the live input.
-            return [found, found if found.kind >= Kind.UNKNOWN else FIXED]
+            return [found, found if found.kind >= RowDependence.UNKNOWN else FIXED]
         if role is Role.SWITCH:
             return [_decided_by(op, inputs[1], inputs[0])] * count
         context = RowContext(op, inputs, [self._values.get(tensor) for tensor in sources])
@@ -206,7 +210,7 @@ class _Analysis:
         traits = op.op_def.traits
         if traits.effect is Effect.CHANGES:
             deciding = [self._states.get(predicate, NOTHING) for predicate in self._deciding.get(op, ())]
-            if any(state.kind > Kind.FIXED for state in (*context.inputs, *deciding)):
+            if any(state.kind > RowDependence.FIXED for state in (*context.inputs, *deciding)):
                 self.changes_by_rows[op] = None
             return context.refuted("changes shared state or waits for other steps")
         if traits.effect is Effect.READS and op.inputs and self._resource(op.inputs[0]) in self._changed:
@@ -221,8 +225,8 @@ class _Analysis:
         """Narrow the state of an output: by its static shape if it has rows, otherwise by its value."""
         value, dims = self._values.get(tensor), tensor.dims
         if state.is_rows and dims and dims[state.axis : state.axis + 1] not in ((), (None,)):
-            return Rows(Kind.UNKNOWN, op=tensor.op, why="has a fixed size along the axis of the rows")
-        if state.kind is not Kind.SIZED or value is None:
+            return Rows(RowDependence.UNKNOWN, op=tensor.op, why="has a fixed size along the axis of the rows")
+        if state.kind is not RowDependence.SIZED or value is None:
             return state
         elements = value.reshape(-1).tolist()
         return SIZED if any(each is OTHER or isinstance(each, Count) for each in elements) else FIXED
@@ -266,7 +270,7 @@ class _Analysis:
             array = self._resource(op.inputs[0])
             found = joined(written.get(array, ()), op)
             is_known = isinstance(array, Operation) and array.op_def.traits.role is Role.KERNEL
-            if not is_known or (found.kind > Kind.FIXED and self.state(op.inputs[-1]) != found):
+            if not is_known or (found.kind > RowDependence.FIXED and self.state(op.inputs[-1]) != found):
                 return op
         return None
 
@@ -335,11 +339,11 @@ def _short(value: Array | None) -> Array | None:
 
 def _decided_by(op: Operation, predicate: Rows, value: Rows) -> Rows:
     """Return the state of a value that a predicate selects."""
-    if predicate.kind <= Kind.FIXED or value.kind >= max(predicate.kind, Kind.UNKNOWN):
+    if predicate.kind <= RowDependence.FIXED or value.kind >= max(predicate.kind, RowDependence.UNKNOWN):
         return value
-    if predicate.kind >= Kind.UNKNOWN:
+    if predicate.kind >= RowDependence.UNKNOWN:
         return predicate
-    return Rows(Kind.UNKNOWN, op=op, why="is selected by the number of rows")
+    return Rows(RowDependence.UNKNOWN, op=op, why="is selected by the number of rows")
 
 
 def _rule_of(op: Operation) -> RowRule | None:
@@ -352,23 +356,27 @@ def _rule_of(op: Operation) -> RowRule | None:
 def _through(context: RowContext, rule: RowRule | None) -> list[Rows]:
     """Return the positions of the rows in the outputs of an op."""
     inputs, count = context.inputs, len(context.op.outputs)
-    if rule is not None and rule.always and (rule.values is not None or max(inputs, key=_kind).kind < Kind.UNKNOWN):
+    if (
+        rule is not None
+        and rule.always
+        and (rule.values is not None or max(inputs, key=_kind).kind < RowDependence.UNKNOWN)
+    ):
         return _as_list(rule.rule(context), count)
     worst = max(inputs, key=_kind, default=FIXED)
-    if worst.kind >= Kind.UNKNOWN and rule is not passed:
+    if worst.kind >= RowDependence.UNKNOWN and rule is not passed:
         return [worst] * count
-    if any(state.kind is Kind.NOTHING for state in inputs) and rule is not passed:
+    if any(state.kind is RowDependence.NOTHING for state in inputs) and rule is not passed:
         return [NOTHING] * count
-    if worst.kind is Kind.FIXED:
+    if worst.kind is RowDependence.FIXED:
         return [FIXED] * count
     if rule is None:
         return [context.unknown("has no rule for rows")] * count if context.rows else [SIZED] * count
-    if not rule.reads_sizes and rule is not passed and any(state.kind is Kind.SIZED for state in inputs):
+    if not rule.reads_sizes and rule is not passed and any(state.kind is RowDependence.SIZED for state in inputs):
         return [context.unknown("computes with the number of rows")] * count if context.rows else [SIZED] * count
     return _as_list(rule.rule(context), count)
 
 
-def _kind(state: Rows) -> Kind:
+def _kind(state: Rows) -> RowDependence:
     return state.kind
 
 

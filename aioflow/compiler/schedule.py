@@ -22,7 +22,7 @@ from aioflow.compiler.control_flow import may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.facts import is_pure_op
 from aioflow.compiler.timeline import (
-    Key,
+    NodeKey,
     NodeSeconds,
     Timeline,
     TransferSeconds,
@@ -118,7 +118,7 @@ def _is_large(node: Node, options: ScheduleOptions) -> bool:
 class _Request:
     """A request: nodes `gated` on `device` may start when `source` on another device has finished."""
 
-    source: Key
+    source: NodeKey
     device: str
     gated: tuple[str, ...]
 
@@ -136,9 +136,9 @@ class _Value:
         waits: The waiting nodes that come before all its readers, as bits.
     """
 
-    send: Key
-    recv: Key
-    making: tuple[Key, ...]
+    send: NodeKey
+    recv: NodeKey
+    making: tuple[NodeKey, ...]
     due: float
     waits: int
 
@@ -195,7 +195,7 @@ class _Choice:
                 due = min(self._starts[reader] for reader in readers) - timeline.before[unit][timeline.unit_of[send]]
                 yield _Value(send, recv, making, due, reduce(and_, (self._waits[reader] for reader in readers)))
 
-    def _making(self, send: Key) -> tuple[Key, ...]:
+    def _making(self, send: NodeKey) -> tuple[NodeKey, ...]:
         """Return the nodes that only compute the value of one Send, as far back as no larger values must be kept."""
         device, name = send
         graph = self._graphs[device]
@@ -236,11 +236,11 @@ class _Choice:
 
     # -- times and sources ---------------------------------------------------------------------------------------------
 
-    def _possible_sources(self) -> dict[str, list[tuple[float, int, Key]]]:
+    def _possible_sources(self) -> dict[str, list[tuple[float, int, NodeKey]]]:
         """Return by device the nodes that a request may come from, ordered by finish; delayed nodes are excluded."""
         timeline = self._timeline
         moving = {timeline.unit_of[key] for value in self._values for key in value.making}
-        found: dict[str, list[tuple[float, int, Key]]] = {}
+        found: dict[str, list[tuple[float, int, NodeKey]]] = {}
         for position, unit in enumerate(timeline.order):
             key = timeline.members[unit][0]
             device, name = key
@@ -271,7 +271,7 @@ class _Choice:
             busy.add(begin, begin + length)
         return _Request(source, value.send[0], self._entries(value))
 
-    def _source(self, value: _Value, begin: float, first: float) -> Key | None:
+    def _source(self, value: _Value, begin: float, first: float) -> NodeKey | None:
         """Return the last node to finish whose request arrives by `begin`, or None if none delays the value enough."""
         # Positive, because the proof in `schedule_receives` needs requests that lead forward in time.
         delay = max(self._transfer_seconds(_EMPTY, value.recv[0], value.send[0]), 1e-9)
@@ -359,9 +359,9 @@ def _may_be_dead(graph: ClientGraph) -> set[str]:
 
 def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:
     graphs = {device: dict(graph.nodes) for device, graph in plan.by_device()}
-    behind: dict[Key, list[Node]] = {}  # the nodes to insert behind a node
-    waits: dict[Key, list[Node]] = {}  # the requests that a node waits for
-    made: dict[tuple[Key, str], Node] = {}
+    behind: dict[NodeKey, list[Node]] = {}  # the nodes to insert behind a node
+    waits: dict[NodeKey, list[Node]] = {}  # the requests that a node waits for
+    made: dict[tuple[NodeKey, str], Node] = {}
     for request in requests:
         pair = (request.source, request.device)
         if pair not in made:
@@ -392,7 +392,7 @@ def _request_nodes(number: int, request: _Request, source: Node) -> tuple[Node, 
 
 
 def _rewritten(
-    device: str, graph: Mapping[str, Node], behind: Mapping[Key, list[Node]], waits: Mapping[Key, list[Node]]
+    device: str, graph: Mapping[str, Node], behind: Mapping[NodeKey, list[Node]], waits: Mapping[NodeKey, list[Node]]
 ) -> dict[str, Node]:
     """Return the nodes in topological order.
 

@@ -23,7 +23,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 
 # A node of a plan: its device and its name there. Constants, feeds and loop invariants exist on several devices.
-Key: TypeAlias = tuple[str, str]
+NodeKey: TypeAlias = tuple[str, str]
 NodeSeconds: TypeAlias = Callable[[Node], float]
 TransferSeconds: TypeAlias = Callable[[OutputSpec, str, str], float]  # of a value between two devices
 
@@ -100,12 +100,12 @@ class Timeline:
     """
 
     def __init__(self, plan: Plan, seconds: NodeSeconds, transfer_seconds: TransferSeconds) -> None:
-        self.nodes: dict[Key, Node] = {}
-        self.members: list[list[Key]] = []
-        self.unit_of: dict[Key, int] = {}
+        self.nodes: dict[NodeKey, Node] = {}
+        self.members: list[list[NodeKey]] = []
+        self.unit_of: dict[NodeKey, int] = {}
         self.loops: set[int] = set()
-        self.sends: dict[str, Key] = {}
-        self.recvs: dict[str, Key] = {}
+        self.sends: dict[str, NodeKey] = {}
+        self.recvs: dict[str, NodeKey] = {}
         loops: dict[str, int] = {}
         for device, graph in plan.by_device():
             self._add(device, graph, loops)
@@ -140,7 +140,7 @@ class Timeline:
             self.members[unit].append(key)
             self.unit_of[key] = unit
 
-    def _measure(self, keys: Sequence[Key], seconds: NodeSeconds) -> None:
+    def _measure(self, keys: Sequence[NodeKey], seconds: NodeSeconds) -> None:
         by_device: dict[str, float] = {}
         for key in keys:
             node = self.nodes[key]
@@ -161,7 +161,7 @@ class Timeline:
                 delay = transfer_seconds(self.nodes[recv].outputs[0], send[0], recv[0])
                 self._edge(send, recv, delay)
 
-    def _edge(self, source: Key, target: Key, delay: float) -> None:
+    def _edge(self, source: NodeKey, target: NodeKey, delay: float) -> None:
         one, other = self.unit_of[source], self.unit_of[target]
         # Edges within a loop do not order units.
         if one != other:
@@ -286,7 +286,7 @@ class Timeline:
                 changes[device] += [(begin, size), (until, -size)]
         return {device: _highest(found) for device, found in changes.items()}
 
-    def _begin(self, key: Key, starts: Sequence[float], finishes: Sequence[float]) -> float:
+    def _begin(self, key: NodeKey, starts: Sequence[float], finishes: Sequence[float]) -> float:
         node, unit = self.nodes[key], self.unit_of[key]
         send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
         if send is not None:

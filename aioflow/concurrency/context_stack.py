@@ -43,7 +43,7 @@ def _here() -> object:
     return weakref.ref(asyncio.current_task(loop) or loop)
 
 
-class Entry(Generic[T]):
+class EnteredBlock(Generic[T]):
     """One block that was entered.
 
     Attributes:
@@ -72,14 +72,14 @@ class ContextStack(Generic[T]):
     """
 
     def __init__(self, name: str, *, weak: bool) -> None:
-        variable: ContextVar[tuple[Entry[T], ...]] = ContextVar(name, default=())
-        self.entries: Callable[[], tuple[Entry[T], ...]] = variable.get
+        variable: ContextVar[tuple[EnteredBlock[T], ...]] = ContextVar(name, default=())
+        self.entries: Callable[[], tuple[EnteredBlock[T], ...]] = variable.get
         self._set = variable.set
         self._weak = weak
 
-    def enter(self, value: T) -> Entry[T]:
+    def enter(self, value: T) -> EnteredBlock[T]:
         """Enter a block in this context, with this value."""
-        entry = Entry(value)
+        entry = EnteredBlock(value)
         around = self.entries()
         for other in around:
             # Left in another context. Without this, the stack of a long-lived context would grow.
@@ -89,7 +89,7 @@ class ContextStack(Generic[T]):
         self._set((*around, entry))
         return entry
 
-    def leave(self, entry: Entry[T]) -> None:
+    def leave(self, entry: EnteredBlock[T]) -> None:
         """Leave a block, in any context, thread or order. Idempotent."""
         stack = self.entries()
         held = True
@@ -115,7 +115,7 @@ class ContextStack(Generic[T]):
         finally:
             self.leave(entry)
 
-    def seen(self, entry: Entry[T]) -> T | None:
+    def seen(self, entry: EnteredBlock[T]) -> T | None:
         """Return the value of an entry of the stack, as seen from this context."""
         value = entry.value
         if value is not None:
@@ -143,6 +143,6 @@ class ContextStack(Generic[T]):
                 return value
         return None
 
-    def innermost_of(self, entries: Container[Entry[T]]) -> Entry[T] | None:
+    def innermost_of(self, entries: Container[EnteredBlock[T]]) -> EnteredBlock[T] | None:
         """Return the innermost of these entries that this context is in, or None."""
         return next((entry for entry in reversed(self.entries()) if entry in entries), None)

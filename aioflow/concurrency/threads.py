@@ -42,7 +42,7 @@ class AbandonedError(Exception):
         call: The running call.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: ThreadCall) -> None:
         super().__init__("the call was abandoned and still runs in its thread")
         self.call = call
 
@@ -53,7 +53,7 @@ class AbandonedError(Exception):
         return found if isinstance(found, cls) else None
 
 
-class Call:
+class ThreadCall:
     """One call in a thread. All methods but `perform` run on the caller's loop.
 
     Attributes:
@@ -252,7 +252,7 @@ class Threads:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._queue: SimpleQueue[Call] = SimpleQueue()
+        self._queue: SimpleQueue[ThreadCall] = SimpleQueue()
         self._started = 0
         self._number = 0
         self._busy = 0
@@ -282,7 +282,7 @@ class Threads:
         """
         if work.requested:
             raise Stopped
-        call = Call(self, work, function, args)
+        call = ThreadCall(self, work, function, args)
         process = generation()
         work.watchers.append(call.ask)
         try:
@@ -306,7 +306,7 @@ class Threads:
             del call  # as in `perform`
         return result
 
-    def _submit(self, call: Call) -> None:
+    def _submit(self, call: ThreadCall) -> None:
         with self._lock:
             self._busy += 1
             # One thread for each call that waits or runs, up to the limit; beyond it, calls queue.

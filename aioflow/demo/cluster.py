@@ -19,7 +19,7 @@ from typing import Final
 import aioflow as af
 from aioflow.cli.arguments import Parser, up_to
 from aioflow.cli.cluster import parse_cluster
-from aioflow.cli.program import Stopped, run
+from aioflow.cli.program import StoppedBySignal, run
 from aioflow.demo.cluster_worker import BATCH, Result, evaluate, train_alone, train_as_worker
 from aioflow.net.cluster_spec import ClusterSpec, free_addresses
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.cluster is None:
         return run(run_demo(options.steps, options.workers))
-    with suppress(Stopped):  # the demo that has started the worker reports it
+    with suppress(StoppedBySignal):  # the demo that has started the worker reports it
         run(train_as_worker(ClusterSpec(parse_cluster(options.cluster)), options.task, options.steps))
     return 0
 

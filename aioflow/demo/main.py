@@ -18,9 +18,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import aioflow as af
 from aioflow.cli.arguments import Parser, file, port, positive
-from aioflow.cli.program import Stopped, run
+from aioflow.cli.program import StoppedBySignal, run
 from aioflow.demo.digits import Digits, load_digits
-from aioflow.demo.model import Model, build
+from aioflow.demo.model import DigitsModel, build
 from aioflow.demo.service import Traffic, ask_again_and_again, make_app, serving
 
 # ── The demo's measurements: the loss curve, kept beside the checkpoint, and the numbers at the end ───────────────────
@@ -50,7 +50,7 @@ def percentile_ms(samples: list[float], percent: float) -> float:
 
 
 @dataclass(slots=True)
-class History:
+class TrainingHistory:
     """Loss and accuracy by step, over all runs of the demo in a folder."""
 
     steps: list[int] = field(default_factory=list)
@@ -58,7 +58,7 @@ class History:
     accuracies: list[float] = field(default_factory=list)
 
     @classmethod
-    def load(cls, path: Path) -> History:
+    def load(cls, path: Path) -> TrainingHistory:
         """Return the history in a file, or an empty one: a damaged curve must not prevent the training."""
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -106,7 +106,7 @@ _SHOW_EVERY = 20  # steps
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DemoOptions:
     """The options of the command line."""
 
     steps: int
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = _Console()
     try:
         outcome = run(run_demo(options, console))
-    except Stopped as stopped:
+    except StoppedBySignal as stopped:
         console.print(_where_it_stopped(options.folder))
         return stopped.status
     _print_outcome(console, outcome, options)
@@ -145,7 +145,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-def _parse(arguments: Sequence[str] | None) -> Options:
+def _parse(arguments: Sequence[str] | None) -> DemoOptions:
     parser = Parser(
         prog="python -m aioflow demo",
         description="Train a classifier of handwritten digits while a web service answers from its live variables.",
@@ -156,7 +156,7 @@ def _parse(arguments: Sequence[str] | None) -> Options:
     )
     parser.add_argument("--port", type=port, default=0, help="of the web service on 127.0.0.1 (default: a free one)")
     found = parser.parse_args(arguments)
-    return Options(found.steps, found.dir, found.port)
+    return DemoOptions(found.steps, found.dir, found.port)
 
 
 def _find_out_whether_files_can_be_made(folder: Path) -> None:
@@ -172,7 +172,7 @@ def _where_it_stopped(folder: Path) -> str:
     return f"Stopped. Checkpoint in {folder}; run the same command to go on from there."
 
 
-async def run_demo(options: Options, console: Console) -> Outcome:
+async def run_demo(options: DemoOptions, console: Console) -> Outcome:
     """Train, serve, send requests and measure the lag, all in the running event loop.
 
     When the task is cancelled (Ctrl-C, SIGTERM), it writes a checkpoint first.
@@ -180,7 +180,7 @@ async def run_demo(options: Options, console: Console) -> Outcome:
     options.folder.mkdir(parents=True, exist_ok=True)
     train, test = load_digits().split(seed=0)
     model = build()
-    history = History.load(options.folder / "history.json")
+    history = TrainingHistory.load(options.folder / "history.json")
     async with af.Session(graph=model.graph) as session:
         await _start(model, session, options.folder, console)
         traffic, lag, stop = Traffic(), Lag(), asyncio.Event()
@@ -201,7 +201,7 @@ async def run_demo(options: Options, console: Console) -> Outcome:
     return Outcome(float(accuracy), step, traffic, lag, checkpoint)
 
 
-async def _start(model: Model, session: af.Session, folder: Path, console: Console) -> None:
+async def _start(model: DigitsModel, session: af.Session, folder: Path, console: Console) -> None:
     latest = af.train.latest_checkpoint(str(folder))
     if latest is None:
         await session.run(model.initialize)
@@ -212,7 +212,7 @@ async def _start(model: Model, session: af.Session, folder: Path, console: Conso
 
 
 async def _train(
-    model: Model, session: af.Session, digits: Digits, steps: int, history: History, console: Console
+    model: DigitsModel, session: af.Session, digits: Digits, steps: int, history: TrainingHistory, console: Console
 ) -> None:
     columns = (TextColumn("training"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
     shown = TextColumn("loss {task.fields[loss]:.4f}  accuracy {task.fields[accuracy]:.3f}")
@@ -237,14 +237,14 @@ def _batches(digits: Digits) -> Iterator[Digits]:
             yield Digits(digits.images[index], digits.labels[index])
 
 
-async def _save(model: Model, session: af.Session, folder: Path, history: History) -> str:
+async def _save(model: DigitsModel, session: af.Session, folder: Path, history: TrainingHistory) -> str:
     path = await model.saver.save(session, str(folder / "model"), global_step=model.global_step)
     with suppress(OSError):  # only the checkpoint is essential, not the curve
         history.save(folder / "history.json")
     return str(path)
 
 
-def _print_outcome(console: Console, outcome: Outcome, options: Options) -> None:
+def _print_outcome(console: Console, outcome: Outcome, options: DemoOptions) -> None:
     traffic, latencies = outcome.traffic, outcome.traffic.latencies
     console.print(f"Test accuracy         {outcome.accuracy:.2%} after step {outcome.step}")
     console.print(f"Requests served       {len(latencies)} ({traffic.right} answered right)")

@@ -12,7 +12,7 @@ _HIDDEN = (128, 64)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class DigitsModel:
     """Tensors of the graph.
 
     Attributes:
@@ -42,7 +42,7 @@ class Model:
     saver: af.train.Saver
 
 
-def build(learning_rate: float = 2e-3, seed: int = 1) -> Model:
+def build(learning_rate: float = 2e-3, seed: int = 1) -> DigitsModel:
     """Build the graph."""
     with af.Graph().as_default() as graph:
         af.set_random_seed(seed)
@@ -65,7 +65,9 @@ def build(learning_rate: float = 2e-3, seed: int = 1) -> Model:
         saver = af.train.Saver(max_to_keep=2)
         # The service and the training share the graph; neither may add nodes by mistake.
         graph.finalize()
-    return Model(graph, images, labels, keep, probabilities, loss, accuracy, train, global_step, initialize, saver)
+    return DigitsModel(
+        graph, images, labels, keep, probabilities, loss, accuracy, train, global_step, initialize, saver
+    )
 
 
 def _dense(x: af.Tensor, units: int, name: str) -> af.Tensor:

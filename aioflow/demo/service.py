@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 import aioflow as af
 from aioflow.demo.digits import Digits
-from aioflow.demo.model import PIXELS, Model
+from aioflow.demo.model import PIXELS, DigitsModel
 from aioflow.errors import InvalidArgumentError
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 
@@ -32,7 +32,7 @@ class Traffic:
     right: int = 0
 
 
-def make_app(model: Model, session: af.Session) -> Starlette:
+def make_app(model: DigitsModel, session: af.Session) -> Starlette:
     """Return an app that answers `POST /predict` of {"pixels": [[64 numbers in 0..1], …]}.
 
     The response is {"digits": […], "probabilities": […]}.

@@ -13,12 +13,12 @@ from itertools import count, islice
 from typing import Final
 
 from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.host import ClusterRequest, TaskProcess
 from aioflow.distributed.starting.jobs import Jobs, tasks_of
 from aioflow.distributed.starting.restarts import Restarts
 from aioflow.distributed.starting.supervising import supervised, wanted
 from aioflow.errors import InvalidArgumentError, UnavailableError
-from aioflow.net.cluster_spec import ClusterSpec, Task, free_addresses
+from aioflow.net.cluster_spec import ClusterSpec, TaskId, free_addresses
 from aioflow.net.credentials import NAMES, Credentials
 from aioflow.net.remote_step import outcomes
 
@@ -96,7 +96,7 @@ class _Process:
 class _Processes:
     """A host of tasks (`starting.host.Host`) that runs them as processes of this machine."""
 
-    def __init__(self, wanted: Wanted, environment: Mapping[str, str]) -> None:
+    def __init__(self, wanted: ClusterRequest, environment: Mapping[str, str]) -> None:
         if wanted.credentials.seals_loopback:
             raise InvalidArgumentError(
                 "processes of this machine do not seal the loopback", expected="seals_loopback=False"
@@ -109,11 +109,11 @@ class _Processes:
             for task, own in environments(wanted, environment).items()
         }
 
-    async def place(self, seconds: float) -> Mapping[Task, str]:
+    async def place(self, seconds: float) -> Mapping[TaskId, str]:
         # All addresses at once, so that they differ.
         return dict(zip(self._processes, free_addresses(len(self._processes)), strict=True))
 
-    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+    async def begin(self, task: TaskId, spec: ClusterSpec) -> TaskProcess:
         process, clock = self._processes[task], asyncio.get_running_loop().time
         failure = ""
         # None: no restart is left.
@@ -128,7 +128,7 @@ class _Processes:
             # Lines before this one, such as warnings of imports, are skipped.
             while line := await _line_of(running):
                 if _READY in line:
-                    return Running(socket.gethostname(), running.pid)
+                    return TaskProcess(socket.gethostname(), running.pid)
             # Standard output has ended, and the process with it: the loop starts it again.
             await running.wait()
         status = None if process.running is None else process.running.returncode
@@ -148,7 +148,7 @@ class _Processes:
             start_new_session=True,  # keeps a terminal's Ctrl-C from the tasks: this program ends them gracefully
         )
 
-    async def ended(self, task: Task) -> None:
+    async def ended(self, task: TaskId) -> None:
         running = self._processes[task].running
         if running is not None:
             while line := await _line_of(running):
@@ -156,7 +156,7 @@ class _Processes:
                 _LOGGER.info("%s: %s", task.name, line.decode(errors="replace").rstrip())
             await running.wait()
 
-    async def drain(self, task: Task) -> None:
+    async def drain(self, task: TaskId) -> None:
         running = self._processes[task].running
         if running is None or running.stdin is None:
             return
@@ -184,7 +184,7 @@ async def _line_of(process: asyncio.subprocess.Process) -> bytes:
         return _TOO_LONG
 
 
-def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
+def command(wanted: ClusterRequest, task: TaskId, spec: ClusterSpec) -> list[str]:
     """Return the arguments of a task's interpreter. They contain no secret, since other users can read them."""
     # In the order of the task numbers, which the command line implies.
     cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
@@ -196,7 +196,7 @@ def command(wanted: Wanted, task: Task, spec: ClusterSpec) -> list[str]:
     return ["-m", "aioflow.worker", "--until-eof", *(f"{name}={value}" for name, value in options)]
 
 
-def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, dict[str, str]]:
+def environments(wanted: ClusterRequest, environment: Mapping[str, str]) -> dict[TaskId, dict[str, str]]:
     """Return the additional environment variables of each task: its credentials and its GPUs.
 
     Raises:
@@ -204,7 +204,7 @@ def environments(wanted: Wanted, environment: Mapping[str, str]) -> dict[Task, d
     """
     # One iterator for all tasks: each GPU is given to one task.
     cards = _cards(environment.get(_CARDS))
-    found: dict[Task, dict[str, str]] = {}
+    found: dict[TaskId, dict[str, str]] = {}
     for task in tasks_of(wanted.jobs):
         number = wanted.jobs[task.job].num_gpus
         if number != int(number):

@@ -36,7 +36,16 @@ from aioflow.formats.increments import (
     tidy_blocks,
     write_increment,
 )
-from aioflow.formats.manifests import MANIFEST, Document, described, family_of, files_of, read_manifest, sealed, step_of
+from aioflow.formats.manifests import (
+    MANIFEST,
+    CheckpointManifest,
+    described,
+    family_of,
+    files_of,
+    read_manifest,
+    sealed,
+    step_of,
+)
 from aioflow.formats.slice_tables import SliceTables, plain_prefix, table_files
 from aioflow.formats.stores import Folder, Store, StoredFile, is_url, store_of
 from aioflow.formats.tensor_bundle import INDEX, TensorBundle
@@ -60,7 +69,7 @@ def write_checkpoint(
 
     Args:
         prefix: A path, or a URL for `fsspec`.
-        tensors: Arrays, or objects that are read row by row (`Rows`).
+        tensors: Arrays, or objects that are read row by row (`ArrayReader`).
         base: For a checkpoint in blocks: the prefix of an earlier one, whose unchanged blocks are not written again, or
             "" for none. One in another folder is ignored. None for a checkpoint without blocks.
         folders: The folders that it may be in.
@@ -185,7 +194,7 @@ def _is_pending(store: Store, name: str) -> bool:
         return False
 
 
-def _matches(file: TensorFile, manifest: Document) -> bool:
+def _matches(file: TensorFile, manifest: CheckpointManifest) -> bool:
     # Unless it was streamed, a header contains the digests of the tensors, and so identifies the contents.
     digest: str = manifest["header_sha256"]
     return file.size == manifest["size"] and hashlib.sha256(file.header).hexdigest() == digest
@@ -313,7 +322,7 @@ def _tensorflows(store: Store, name: str) -> TensorBundle | SliceTables | None:
     return SliceTables(store, name, tables) if tables else None
 
 
-def data_file(prefix: str, manifest: Document, folders: AllowedFolders = ANYWHERE) -> TensorFile:
+def data_file(prefix: str, manifest: CheckpointManifest, folders: AllowedFolders = ANYWHERE) -> TensorFile:
     """Return the data file that the manifest of a checkpoint in one file describes.
 
     Args:
@@ -331,14 +340,14 @@ def data_file(prefix: str, manifest: Document, folders: AllowedFolders = ANYWHER
     return _named_file(store, name, manifest)
 
 
-def _came_from_a_store(store: Store, name: str, manifest: Document) -> bool:
+def _came_from_a_store(store: Store, name: str, manifest: CheckpointManifest) -> bool:
     """Return True if the data file has a unique name as in a store."""
     file = manifest.get("file")
     own = isinstance(file, str) and re.fullmatch(rf"{re.escape(name)}\.[0-9a-f]{{12}}{re.escape(_DATA)}", file)
     return bool(own) and store.size(str(file)) is not None
 
 
-def _named_file(store: Store, name: str, manifest: Document) -> TensorFile:
+def _named_file(store: Store, name: str, manifest: CheckpointManifest) -> TensorFile:
     failure: OpError | None = None
     for suffix in (_DATA, _PENDING, _DATA):  # a writer may be renaming the second to the first at this moment
         try:
@@ -353,7 +362,7 @@ def _named_file(store: Store, name: str, manifest: Document) -> TensorFile:
     raise failure or DataLossError(f"the data file of checkpoint {store.path(name)} is missing")
 
 
-def _mismatch(file: TensorFile, manifest: Document) -> DataLossError:
+def _mismatch(file: TensorFile, manifest: CheckpointManifest) -> DataLossError:
     return DataLossError(
         f"file {file.path} does not match its manifest",
         expected=f"{manifest['size']} bytes with header {manifest['header_sha256'][:12]}…",
@@ -361,7 +370,7 @@ def _mismatch(file: TensorFile, manifest: Document) -> DataLossError:
     )
 
 
-def _streamed_file(store: Store, name: str, manifest: Document) -> TensorFile:
+def _streamed_file(store: Store, name: str, manifest: CheckpointManifest) -> TensorFile:
     path = store.path(name + MANIFEST)
     try:
         (file,) = files_of(manifest)

@@ -25,10 +25,10 @@ from aioflow.formats.protobuf import (
 )
 from aioflow.memory.values import Array
 
-Kind: TypeAlias = Literal["bytes", "float", "int64"]
+FeatureKind: TypeAlias = Literal["bytes", "float", "int64"]
 Span: TypeAlias = tuple[int, int]
 
-_KINDS: Final[Mapping[int, Kind]] = {1: "bytes", 2: "float", 3: "int64"}
+_KINDS: Final[Mapping[int, FeatureKind]] = {1: "bytes", 2: "float", 3: "int64"}
 _FIELDS: Final[Mapping[str, int]] = {kind: field for field, kind in _KINDS.items()}
 _PACKED: Final = 1 << 3 | PIECE  # first byte of a list of packed numbers
 _MANY: Final = 32  # bytes from which decoding numbers by array operations is faster
@@ -37,7 +37,7 @@ _ALIKE: Final = 4  # layouts per length: either of two numbers may be the longer
 _AROUND: Final = 4096  # bytes around the values above which a layout is not worth its memory
 
 
-class Place(NamedTuple):
+class FeatureSpan(NamedTuple):
     """The position of the values of a feature in a message.
 
     Attributes:
@@ -45,11 +45,11 @@ class Place(NamedTuple):
         spans: Begin and end of each value for bytes, of each run of values for floats, of the lists for int64.
     """
 
-    kind: Kind | None
+    kind: FeatureKind | None
     spans: Sequence[Span]
 
 
-class FeatureList(NamedTuple):
+class StoredFeature(NamedTuple):
     """The values of one feature.
 
     Attributes:
@@ -57,11 +57,11 @@ class FeatureList(NamedTuple):
         values: A list of bytes, an array of float32, or a list or an array of integers.
     """
 
-    kind: Kind | None
+    kind: FeatureKind | None
     values: Any
 
 
-def decode_example(data: bytes) -> dict[bytes, FeatureList]:
+def decode_example(data: bytes) -> dict[bytes, StoredFeature]:
     """Return the features by name. If a name occurs twice, the last one counts.
 
     Raises:
@@ -70,7 +70,7 @@ def decode_example(data: bytes) -> dict[bytes, FeatureList]:
     return {name: _taken(data, place) for name, place in _places(data, 1).items()}
 
 
-def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict[bytes, list[FeatureList]]]:
+def decode_sequence_example(data: bytes) -> tuple[dict[bytes, StoredFeature], dict[bytes, list[StoredFeature]]]:
     """Return the features of the context, and the lists of features, by name.
 
     Raises:
@@ -81,8 +81,8 @@ def decode_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureList], dict
     return {name: _taken(data, place) for name, place in context.items()}, steps
 
 
-def _taken(data: bytes, place: Place) -> FeatureList:
-    return FeatureList(place.kind, values_at(data, place))
+def _taken(data: bytes, place: FeatureSpan) -> StoredFeature:
+    return StoredFeature(place.kind, values_at(data, place))
 
 
 # ── positions of values ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,7 +98,7 @@ class Layouts:
     def __init__(self) -> None:
         self._known: dict[int, tuple[_Layout, ...]] = {}
 
-    def find(self, data: bytes) -> Mapping[bytes, Place]:
+    def find(self, data: bytes) -> Mapping[bytes, FeatureSpan]:
         """Return the positions of the features of an Example, by name. If a name occurs twice, the last one counts.
 
         Raises:
@@ -111,7 +111,7 @@ class Layouts:
         self._remember(data, places)
         return places
 
-    def _remember(self, data: bytes, places: Mapping[bytes, Place]) -> None:
+    def _remember(self, data: bytes, places: Mapping[bytes, FeatureSpan]) -> None:
         spans = sorted(span for place in places.values() for span in place.spans)
         if len(data) - sum(end - begin for begin, end in spans) > _AROUND:
             return
@@ -128,7 +128,7 @@ class _Layout(NamedTuple):
     """The bytes around the values, with begin and end, and the positions of the values."""
 
     around: list[tuple[int, int, bytes]]
-    places: Mapping[bytes, Place]
+    places: Mapping[bytes, FeatureSpan]
 
     def fits(self, data: bytes) -> bool:
         """Return True if a message of the same length has its values at the same positions."""
@@ -138,20 +138,20 @@ class _Layout(NamedTuple):
         return True
 
 
-def find_sequence_example(data: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
+def find_sequence_example(data: bytes) -> tuple[dict[bytes, FeatureSpan], dict[bytes, list[FeatureSpan]]]:
     """Return the positions of the features of the context, and those of the lists, by name.
 
     Raises:
         DataLossError: the bytes are not a SequenceExample.
     """
-    lists: dict[bytes, list[Place]] = {}
+    lists: dict[bytes, list[FeatureSpan]] = {}
     for name, (begin, end) in _entries(data, 2):
         pieces = (field for field in read_fields(data, begin, end) if field[:2] == (1, PIECE))
         lists[name] = [_place(data, start, stop) for _, _, start, stop in pieces]
     return _places(data, 1), lists
 
 
-def _places(data: bytes, field: int) -> dict[bytes, Place]:
+def _places(data: bytes, field: int) -> dict[bytes, FeatureSpan]:
     return {name: _place(data, *span) for name, span in _entries(data, field)}
 
 
@@ -175,7 +175,7 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[bytes, Span]:
     return name, value
 
 
-def _place(data: bytes, begin: int, end: int) -> Place:
+def _place(data: bytes, begin: int, end: int) -> FeatureSpan:
     chosen, spans = 0, list[Span]()
     for number, wire, start, stop in read_fields(data, begin, end):
         if wire != PIECE or number not in _KINDS:
@@ -187,10 +187,10 @@ def _place(data: bytes, begin: int, end: int) -> Place:
             spans.append((start, stop))
         else:
             spans += _spans(data, start, stop, _KINDS[number])
-    return Place(_KINDS[chosen] if chosen else None, spans)
+    return FeatureSpan(_KINDS[chosen] if chosen else None, spans)
 
 
-def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
+def _spans(data: bytes, begin: int, end: int, kind: FeatureKind) -> Iterator[Span]:
     for number, wire, start, stop in read_fields(data, begin, end):
         if number != 1 or (wire != PIECE and not (kind == "float" and wire == FIXED32)):
             continue
@@ -202,7 +202,7 @@ def _spans(data: bytes, begin: int, end: int, kind: Kind) -> Iterator[Span]:
 # ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def values_at(data: bytes, place: Place) -> Any:
+def values_at(data: bytes, place: FeatureSpan) -> Any:
     """Return the values: a list of bytes, a float32 array, or a list or an array of integers; () for kind None.
 
     A float32 array from one span is a view of the message.
@@ -281,7 +281,7 @@ def _many_ints(data: bytes, begin: int, end: int) -> Array:
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _values(kind: Kind, values: Sequence[Any]) -> bytes:
+def _values(kind: FeatureKind, values: Sequence[Any]) -> bytes:
     if kind == "bytes":
         return b"".join(write_piece(1, value) for value in values)
     if not len(values):
@@ -291,7 +291,7 @@ def _values(kind: Kind, values: Sequence[Any]) -> bytes:
     return write_piece(1, b"".join(write_number(value & MASK64) for value in values))
 
 
-def encode_feature(kind: Kind | None, values: Sequence[Any]) -> bytes:
+def encode_feature(kind: FeatureKind | None, values: Sequence[Any]) -> bytes:
     """Return the message of one feature; an empty message for kind None."""
     return b"" if kind is None else write_piece(_FIELDS[kind], _values(kind, values))
 
@@ -301,16 +301,16 @@ def _map(entries: Mapping[bytes, bytes]) -> bytes:
     return b"".join(write_piece(1, write_piece(1, name) + write_piece(2, entries[name])) for name in sorted(entries))
 
 
-Features: TypeAlias = Mapping[bytes, tuple[Kind | None, Sequence[object]]]
+FeatureValues: TypeAlias = Mapping[bytes, tuple[FeatureKind | None, Sequence[object]]]
 
 
-def encode_example(features: Features) -> bytes:
+def encode_example(features: FeatureValues) -> bytes:
     """Return the message of an Example, given each feature's name, kind and values, in the order of the names."""
     return write_piece(1, _map({name: encode_feature(*feature) for name, feature in features.items()}))
 
 
 def encode_sequence_example(
-    context: Features, lists: Mapping[bytes, Sequence[tuple[Kind | None, Sequence[object]]]]
+    context: FeatureValues, lists: Mapping[bytes, Sequence[tuple[FeatureKind | None, Sequence[object]]]]
 ) -> bytes:
     """Return the message of a SequenceExample: the context's features, and for each name a list of features."""
     made = {name: b"".join(write_piece(1, encode_feature(*f)) for f in features) for name, features in lists.items()}

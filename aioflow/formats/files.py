@@ -24,7 +24,7 @@ from aioflow.errors import (
     UnknownError,
 )
 
-Opener: TypeAlias = Callable[[str, int], int]  # like the `opener` of `open`
+FileOpener: TypeAlias = Callable[[str, int], int]  # like the `opener` of `open`
 
 PIECE: Final = 1 << 20  # bytes read or written at a time
 
@@ -76,7 +76,7 @@ def file_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise kind(f"{error.strerror or error}: {error.filename or path}") from error
 
 
-def relative_to(dir_fd: int | None) -> Opener:
+def relative_to(dir_fd: int | None) -> FileOpener:
     """Return an opener of names in a folder that follows no links; for None, an ordinary opener of any path."""
     no_link: int = 0 if dir_fd is None else os.O_NOFOLLOW
 
@@ -100,13 +100,13 @@ def names_in(folder: str | os.PathLike[str], dir_fd: int | None = None) -> list[
         os.close(descriptor)
 
 
-def unblocking(opener: Opener) -> Opener:
+def unblocking(opener: FileOpener) -> FileOpener:
     """Return an opener that does not wait for the other end of a pipe."""
     flag: int = getattr(os, "O_NONBLOCK", 0)
     return lambda path, flags: opener(path, flags | flag)
 
 
-def open_file(path: str | os.PathLike[str], opener: Opener = os.open) -> BinaryIO:
+def open_file(path: str | os.PathLike[str], opener: FileOpener = os.open) -> BinaryIO:
     """Open a regular file for reading.
 
     Other kinds of files are rejected: opening a pipe would block, and a device may never end.
@@ -166,7 +166,7 @@ def path_text(name: bytes) -> str:
     return name.decode(errors="surrogateescape")
 
 
-def read_whole(path: str, opener: Opener | None = None) -> bytes:
+def read_whole(path: str, opener: FileOpener | None = None) -> bytes:
     """Return the contents of a file. It is read piece by piece, since it may be a device that never ends.
 
     Args:
@@ -208,7 +208,7 @@ def read_up_to(file: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def write_whole(path: str, contents: bytes, opener: Opener) -> None:
+def write_whole(path: str, contents: bytes, opener: FileOpener) -> None:
     """Write or replace a file, piece by piece.
 
     Args:

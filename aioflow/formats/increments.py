@@ -31,7 +31,7 @@ from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
 from aioflow.formats.files import read_into
 from aioflow.formats.manifests import (
     MANIFEST,
-    Document,
+    CheckpointManifest,
     described,
     family_of,
     files_of,
@@ -41,7 +41,7 @@ from aioflow.formats.manifests import (
     step_of,
 )
 from aioflow.formats.stores import Store
-from aioflow.formats.tensor_encoding import PIECE, Encoded, Storable, decode, encode
+from aioflow.formats.tensor_encoding import PIECE, EncodedTensor, Storable, decode, encode
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.values import Array
 
@@ -55,7 +55,7 @@ _FILES: Final = 32  # maximum files to refer to; older ones are not referred to 
 class _Known:
     """A tensor in an earlier checkpoint: a digest and a place (file, offset) for each block."""
 
-    described: Document
+    described: CheckpointManifest
     digests: list[str]
     places: list[tuple[int, int]]
 
@@ -97,7 +97,7 @@ def write_increment(store: Store, name: str, tensors: Mapping[str, Storable], ba
     forget_files(store, replaced)
 
 
-def _require_files(store: Store, name: str, content: Document) -> None:
+def _require_files(store: Store, name: str, content: CheckpointManifest) -> None:
     """Delete the checkpoint and raise AbortedError if files of its base were deleted."""
     for file in content["files"]:
         if store.size(file["name"]) != file["size"]:
@@ -122,7 +122,7 @@ class _Writer:
         self._number = number
         self.offset = 0
 
-    def write(self, value: Encoded, what: Document, known: _Known | None) -> Document:
+    def write(self, value: EncodedTensor, what: CheckpointManifest, known: _Known | None) -> CheckpointManifest:
         """Write the changed blocks of a tensor and return its entry in the manifest."""
         digests: list[str] = []
         places: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ class _Writer:
         return {**what, "nbytes": value.nbytes, "digests": "".join(digests), "places": _runs(places)}
 
 
-def _blocks(value: Encoded) -> Iterator[Array]:
+def _blocks(value: EncodedTensor) -> Iterator[Array]:
     """Yield the bytes in blocks, independently of the pieces in which they come."""
     rest: Array | None = None
     for piece in value.pieces(PIECE):
@@ -167,7 +167,7 @@ def _runs(places: list[tuple[int, int]]) -> list[list[int]]:
     return runs
 
 
-def _compacted(content: Document) -> Document:
+def _compacted(content: CheckpointManifest) -> CheckpointManifest:
     """Remove unused files from the manifest."""
     used = sorted({run[0] for entry in content["tensors"].values() for run in entry["places"]})
     number = {old: new for new, old in enumerate(used)}
@@ -180,7 +180,9 @@ def _compacted(content: Document) -> Document:
 # -- earlier checkpoints ----------------------------------------------------------------------------------------------
 
 
-def _earlier(store: Store, base: str | None, there: Mapping[str, bool]) -> tuple[list[Document], dict[str, _Known]]:
+def _earlier(
+    store: Store, base: str | None, there: Mapping[str, bool]
+) -> tuple[list[CheckpointManifest], dict[str, _Known]]:
     """Return the files and tensors of an earlier checkpoint.
 
     Both are empty if the checkpoint is incomplete, or if one of its files is not in `there`.
@@ -201,7 +203,7 @@ def _earlier(store: Store, base: str | None, there: Mapping[str, bool]) -> tuple
         return [], {}
 
 
-def _known(entry: Document) -> _Known:
+def _known(entry: CheckpointManifest) -> _Known:
     text: str = entry["digests"]
     places = [(file, offset + i * _BLOCK) for file, offset, count in entry["places"] for i in range(count)]
     digests = [text[i : i + _DIGITS] for i in range(0, len(text), _DIGITS)]
@@ -210,7 +212,7 @@ def _known(entry: Document) -> _Known:
     return _Known({"dtype": entry["dtype"], "shape": entry["shape"]}, digests, places)
 
 
-def _worth_keeping(files: list[Document], known: dict[str, _Known]) -> dict[str, _Known]:
+def _worth_keeping(files: list[CheckpointManifest], known: dict[str, _Known]) -> dict[str, _Known]:
     """Return the tensors without the places in files that are not referred to again."""
     live = Counter(file for tensor in known.values() for file, _ in tensor.places)
     old = {i for i, file in enumerate(files) if live[i] * _BLOCK < _LIVE * file["size"]}
@@ -307,7 +309,7 @@ class BlockFiles:
         DataLossError: the manifest is invalid.
     """
 
-    def __init__(self, store: Store, name: str, manifest: Document) -> None:
+    def __init__(self, store: Store, name: str, manifest: CheckpointManifest) -> None:
         self._store = store
         self.path = store.path(name + MANIFEST)
         try:
@@ -317,7 +319,7 @@ class BlockFiles:
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
             raise DataLossError(f"file {self.path} is damaged", expected="a manifest", actual=str(error)) from error
 
-    def _entry(self, entry: Document, files: list[str]) -> _Entry:
+    def _entry(self, entry: CheckpointManifest, files: list[str]) -> _Entry:
         nbytes, text = entry["nbytes"], entry["digests"]
         shape = tuple(entry["shape"])
         runs = [(files[file], offset, count) for file, offset, count in entry["places"]]

@@ -22,7 +22,7 @@ from aioflow.graph.dtypes import as_dtype
 MANIFEST: Final = ".manifest.json"
 _FORMAT: Final = "aioflow.checkpoint"
 _STEP: Final = re.compile(r"-(\d+)$")
-Document: TypeAlias = dict[str, Any]  # an object of JSON
+CheckpointManifest: TypeAlias = dict[str, Any]  # an object of JSON
 
 _KINDS: Final[Mapping[int, Mapping[str, type | UnionType]]] = {
     1: {"version": int, "size": int, "header_sha256": str, "step": int | None},
@@ -46,24 +46,24 @@ def family_of(name: str) -> str:
     return rf"{re.escape(_STEP.sub('', name))}(?:-\d+)?"
 
 
-def described(value: Storable) -> Document:
+def described(value: Storable) -> CheckpointManifest:
     """Return the dtype and shape of a tensor."""
     return {"dtype": as_dtype(value.dtype).name, "shape": list(value.shape)}
 
 
-def sealed(content: Document) -> bytes:
+def sealed(content: CheckpointManifest) -> bytes:
     """Return a manifest with this content and its checksum, encoded as JSON."""
     whole = {"format": _FORMAT, **content}
     return (json.dumps(whole | {"sha256": digest_of(whole)}, indent=1, sort_keys=True) + "\n").encode()
 
 
-def digest_of(content: Document) -> str:
+def digest_of(content: CheckpointManifest) -> str:
     """Return the checksum of a manifest's content."""
     # With sorted keys, since the order of a JSON object has no meaning.
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_manifest(store: Store, name: str) -> Document:
+def read_manifest(store: Store, name: str) -> CheckpointManifest:
     """Read and verify the manifest of a checkpoint.
 
     Returns:
@@ -84,7 +84,7 @@ def read_manifest(store: Store, name: str) -> Document:
             actual="none",
         ) from error
     try:
-        content: Document = json.loads(raw)
+        content: CheckpointManifest = json.loads(raw)
         digest = content.pop("sha256")
         valid = content["format"] == _FORMAT and digest == digest_of(content)
         numbered = type(content["version"]) is int and content["version"] >= 1
@@ -102,7 +102,7 @@ def read_manifest(store: Store, name: str) -> Document:
     return content
 
 
-def files_of(manifest: Document) -> list[str]:
+def files_of(manifest: CheckpointManifest) -> list[str]:
     """Return the names of the files that a manifest refers to, without the manifest itself.
 
     Raises:

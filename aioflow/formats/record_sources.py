@@ -17,7 +17,7 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.formats.files import file_errors, path_text, read_whole
 from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
 
-Record: TypeAlias = tuple[bytes, bytes]
+KeyedRecord: TypeAlias = tuple[bytes, bytes]
 
 _PIECE: Final = 1 << 18
 
@@ -30,10 +30,10 @@ class _File(Protocol):
 T = TypeVar("T", bound=_File)
 
 
-class Source(Protocol):
+class RecordSource(Protocol):
     """The records of one work item."""
 
-    def next(self) -> Record | None:
+    def next(self) -> KeyedRecord | None:
         """Return the next record, or None at the end.
 
         Raises:
@@ -50,7 +50,7 @@ class IdentityRecord:
     def __init__(self, work: bytes) -> None:
         self._work: bytes | None = work
 
-    def next(self) -> Record | None:
+    def next(self) -> KeyedRecord | None:
         """Return the record at the first call, then None."""
         work, self._work = self._work, None
         return None if work is None else (work, work)
@@ -66,7 +66,7 @@ class WholeFile:
         self._work: bytes | None = work
         self._folders = folders
 
-    def next(self) -> Record | None:
+    def next(self) -> KeyedRecord | None:
         """Return the record at the first call, then None."""
         work = self._work
         if work is None:
@@ -91,7 +91,7 @@ class _Opening:
         self._reading = threading.Lock()
         self._opened: _File | None = None
 
-    def next(self) -> Record | None:
+    def next(self) -> KeyedRecord | None:
         """Return the next record, or None at the end.
 
         Raises:
@@ -107,7 +107,7 @@ class _Opening:
             self._closing.detach()
             self._opened.close()
 
-    def _next(self) -> Record | None:
+    def _next(self) -> KeyedRecord | None:
         raise NotImplementedError
 
     def _kept(self, file: T) -> T:
@@ -138,7 +138,7 @@ class TextLines(_Opening):
         self._number = 0
         self._begun = bytearray()  # the beginning of a line that is not read completely yet
 
-    def _next(self) -> Record | None:
+    def _next(self) -> KeyedRecord | None:
         with file_errors(self._path):
             if self._file is None:
                 real = self._folders.file(self._path)
@@ -173,7 +173,7 @@ class TFRecords(_Opening):
         self._compression = compression
         self._file: RecordFile | None = None
 
-    def _next(self) -> Record | None:
+    def _next(self) -> KeyedRecord | None:
         if self._file is None:
             path = self._folders.file(path_text(self._work))
             self._file = self._kept(RecordFile(path, self._compression, self._folders.opener))
@@ -212,7 +212,7 @@ class FixedLengthRecords(_Opening):
         self._window = bytearray()
         self._number = 0
 
-    def _next(self) -> Record | None:
+    def _next(self) -> KeyedRecord | None:
         if self._stream is None:
             path = self._folders.file(self._path)
             self._stream = self._kept(open_stream(path, self._compression, self._folders.opener))

@@ -37,7 +37,7 @@ def write_bundle(prefix: str, tensors: Mapping[str, Storable], folders: AllowedF
 
     Args:
         prefix: A path, or a URL for `fsspec`.
-        tensors: Arrays, or values that are read row by row (`Rows`).
+        tensors: Arrays, or values that are read row by row (`ArrayReader`).
         folders: The folders that the checkpoint may be in.
 
     Raises:

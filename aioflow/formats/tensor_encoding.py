@@ -52,7 +52,7 @@ _PAIRS: Final[Mapping[DType, DType]] = {dtypes.complex64: dtypes.float32, dtypes
 PIECE: Final = 1 << 20  # bytes hashed, read or written at a time
 
 
-class Rows(Protocol):
+class ArrayReader(Protocol):
     """An array that is read once, in order, some rows at a time."""
 
     @property
@@ -70,11 +70,11 @@ class Rows(Protocol):
         """Release the rows before `stop`: they are not read again."""
 
 
-Storable: TypeAlias = Array | np.generic | Rows
+Storable: TypeAlias = Array | np.generic | ArrayReader
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedTensor:
     """The encoded form of a tensor.
 
     Attributes:
@@ -88,7 +88,7 @@ class Encoded:
     shape: tuple[int, ...]
     nbytes: int
     logical: DType
-    source: Array | Rows
+    source: Array | ArrayReader
 
     def pieces(self, size: int = PIECE) -> Iterator[Array]:
         """Yield the bytes in pieces.
@@ -112,7 +112,7 @@ def is_stored_as_another(dtype: DType) -> bool:
     return dtype is dtypes.string or dtype in _PAIRS or (dtype.is_narrow and dtype not in CODES)
 
 
-def encode(name: str, value: Storable) -> Encoded:
+def encode(name: str, value: Storable) -> EncodedTensor:
     """Return the encoded form of a tensor.
 
     Raises:
@@ -121,7 +121,7 @@ def encode(name: str, value: Storable) -> Encoded:
     dtype = logical = as_dtype(value.dtype)
     if dtype is dtypes.string:
         data = _pack_strings(np.asarray(value))
-        return Encoded("U8", data.shape, data.nbytes, logical, data)
+        return EncodedTensor("U8", data.shape, data.nbytes, logical, data)
     shape: tuple[int, ...] = value.shape
     nbytes = math.prod(shape) * value.dtype.itemsize
     if dtype in _PAIRS:
@@ -133,12 +133,12 @@ def encode(name: str, value: Storable) -> Encoded:
         known = sorted(t.name for t in CODES)
         raise InvalidArgumentError(f"tensor {name} cannot be stored", expected=f"one of {known}", actual=dtype)
     if hasattr(value, "rows"):
-        return Encoded(
-            CODES[dtype], shape, nbytes, logical, cast("Rows", value)
+        return EncodedTensor(
+            CODES[dtype], shape, nbytes, logical, cast("ArrayReader", value)
         )  # mypy thinks that a NumPy scalar may have rows, too
     array = native(value)
     flat = (array if array.flags.c_contiguous else copied(array)).reshape(-1).view(np.uint8)
-    return Encoded(CODES[dtype], shape, nbytes, logical, flat)
+    return EncodedTensor(CODES[dtype], shape, nbytes, logical, flat)
 
 
 def decode(data: Array, dtype: DType, shape: tuple[int, ...]) -> Array:

@@ -22,7 +22,7 @@ _STRING_BYTES: Final = 8  # bytes that each string element needs beside its cont
 _LENGTH_BITS: Final = 63  # payload bits of all bytes of a varint except the last
 
 
-class Field(NamedTuple):
+class TensorField(NamedTuple):
     """A field with one entry per element.
 
     Attributes:
@@ -36,21 +36,21 @@ class Field(NamedTuple):
     stored: Any
 
 
-STRINGS: Final = Field(8, "string_val", np.dtype(object))
+STRINGS: Final = TensorField(8, "string_val", np.dtype(object))
 # The numbers of protobuf's int32 hold all smaller integer types; half_val holds the bits of a 16-bit float.
-_INTS: Final = Field(7, "int_val", np.dtype(np.int32))
-_HALVES: Final = Field(13, "half_val", np.dtype(np.int32))
-_BYTES: Final = Field(18, "float8_val", np.dtype(np.uint8))
+_INTS: Final = TensorField(7, "int_val", np.dtype(np.int32))
+_HALVES: Final = TensorField(13, "half_val", np.dtype(np.int32))
+_BYTES: Final = TensorField(18, "float8_val", np.dtype(np.uint8))
 _FIELDS: Final = {
-    dtypes.float32: Field(5, "float_val", np.dtype("<f4")),
-    dtypes.float64: Field(6, "double_val", np.dtype("<f8")),
+    dtypes.float32: TensorField(5, "float_val", np.dtype("<f4")),
+    dtypes.float64: TensorField(6, "double_val", np.dtype("<f8")),
     dtypes.string: STRINGS,
-    dtypes.complex64: Field(9, "scomplex_val", np.dtype("<f4")),
-    dtypes.int64: Field(10, "int64_val", np.dtype(np.int64)),
-    dtypes.bool_: Field(11, "bool_val", np.dtype(np.bool_)),
-    dtypes.complex128: Field(12, "dcomplex_val", np.dtype("<f8")),
-    dtypes.uint32: Field(16, "uint32_val", np.dtype(np.uint32)),
-    dtypes.uint64: Field(17, "uint64_val", np.dtype(np.uint64)),
+    dtypes.complex64: TensorField(9, "scomplex_val", np.dtype("<f4")),
+    dtypes.int64: TensorField(10, "int64_val", np.dtype(np.int64)),
+    dtypes.bool_: TensorField(11, "bool_val", np.dtype(np.bool_)),
+    dtypes.complex128: TensorField(12, "dcomplex_val", np.dtype("<f8")),
+    dtypes.uint32: TensorField(16, "uint32_val", np.dtype(np.uint32)),
+    dtypes.uint64: TensorField(17, "uint64_val", np.dtype(np.uint64)),
     **dict.fromkeys((dtypes.float16, dtypes.bfloat16), _HALVES),
     **dict.fromkeys((t for t in dtypes.ALL if t.is_narrow and t.is_floating), _BYTES),
     **dict.fromkeys((t for t in dtypes.ALL if t.is_narrow and t.is_integer), _INTS),
@@ -61,7 +61,7 @@ _NUMBERS: Final = {field.number: field.name for field in _FIELDS.values()}
 _NAMES: Final = frozenset(_NUMBERS.values())
 
 
-def field_of(dtype: DType) -> Field:
+def field_of(dtype: DType) -> TensorField:
     """Return the field of the elements of a dtype. Raises DTypeError for resources and variants, which have none."""
     found = _FIELDS.get(dtype)
     if found is None:

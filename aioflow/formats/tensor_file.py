@@ -25,13 +25,13 @@ from aioflow.arguments import brief
 from aioflow.concurrency.stopping import reserve
 from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from aioflow.formats.files import file_errors, open_file, read_into, read_up_to
-from aioflow.formats.manifests import Document
+from aioflow.formats.manifests import CheckpointManifest
 from aioflow.formats.stores import StoredFile
 from aioflow.formats.tensor_encoding import (
     BY_CODE,
     CODES,
     UNKNOWN,
-    Encoded,
+    EncodedTensor,
     Storable,
     decode,
     encode,
@@ -93,7 +93,7 @@ def write_tensors(
         for name, value in encoded.items()
         if value.logical not in CODES
     }
-    entries: Document = {}
+    entries: CheckpointManifest = {}
     offset = 0
     for name in order:
         value = encoded[name]
@@ -120,14 +120,16 @@ def write_tensors(
     return raw, digests
 
 
-def _header(entries: Document, logical: Document, digests: Mapping[str, str], others: Mapping[str, str]) -> bytes:
+def _header(
+    entries: CheckpointManifest, logical: CheckpointManifest, digests: Mapping[str, str], others: Mapping[str, str]
+) -> bytes:
     ours = {_DIGESTS: json.dumps(digests, sort_keys=True), _LOGICAL: json.dumps(logical, sort_keys=True)}
     raw = json.dumps({_METADATA: {**others, **ours}, **entries}, separators=(",", ":")).encode()
     # The data begins at a multiple of 8 bytes, so that mapped tensors are aligned.
     return raw + b" " * (-len(raw) % 8)
 
 
-def _written(file: BinaryIO, value: Encoded) -> str:
+def _written(file: BinaryIO, value: EncodedTensor) -> str:
     digest = hashlib.sha256()
     for piece in value.pieces():
         digest.update(piece.data)
@@ -188,7 +190,7 @@ class TensorFile:
             raise self._damaged("the header is truncated", f"{length} bytes", f"{self.size - 8} bytes")
         return read_up_to(file, length)
 
-    def _entries(self, header: Document) -> dict[str, StoredTensor]:
+    def _entries(self, header: CheckpointManifest) -> dict[str, StoredTensor]:
         metadata = _texts(header.pop(_METADATA, None) or {})
         logical = _logical(json.loads(metadata.pop(_LOGICAL, "{}")))
         self.digests = _texts(json.loads(metadata.pop(_DIGESTS, "{}")))
@@ -307,7 +309,7 @@ class TensorFile:
             raise self._damaged(f"tensor {name} is not valid", entry.dtype.name, str(error)) from error
 
 
-def _distinct(pairs: list[tuple[str, object]]) -> Document:
+def _distinct(pairs: list[tuple[str, object]]) -> CheckpointManifest:
     found = dict(pairs)
     # JSON allows repeated names, of which `dict` keeps only the last.
     if len(found) != len(pairs):
@@ -321,7 +323,7 @@ def _texts(value: object) -> dict[str, str]:
     return value
 
 
-def _logical(value: Document) -> dict[str, tuple[DType, tuple[int, ...]]]:
+def _logical(value: CheckpointManifest) -> dict[str, tuple[DType, tuple[int, ...]]]:
     found = {name: (as_dtype(entry["dtype"]), _sizes(entry["shape"])) for name, entry in value.items()}
     if not all(is_stored_as_another(dtype) for dtype, _ in found.values()):
         raise ValueError("a dtype that is not stored as another one")

@@ -21,7 +21,7 @@ from aioflow.formats.protobuf import (
     write_number,
     write_piece,
 )
-from aioflow.formats.tensor_fields import CONTENT, STRINGS, Field, check_fields, elements, field_of, strings
+from aioflow.formats.tensor_fields import CONTENT, STRINGS, TensorField, check_fields, elements, field_of, strings
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.memory.copying import native
@@ -125,7 +125,7 @@ def read_shape(data: bytes, begin: int, end: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _listed(pieces: list[tuple[int, Any]], field: Field) -> Array:
+def _listed(pieces: list[tuple[int, Any]], field: TensorField) -> Array:
     """Return the numbers in a field, separate or packed, as an array of the field's own type.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, Final, Protocol
 from aioflow.concurrency.stopping import checkpoint, reserve
 from aioflow.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from aioflow.formats.checksum import masked_crc32c
-from aioflow.formats.files import Opener, file_errors
+from aioflow.formats.files import FileOpener, file_errors
 
 # uint64 length and its CRC-32C, both little-endian; the data and its CRC-32C follow.
 _HEADER: Final = struct.Struct("<QI")
@@ -89,7 +89,7 @@ class _Inflated:
         self._file.close()
 
 
-def open_stream(path: str, compression: str = "", opener: Opener | None = None) -> ByteStream:
+def open_stream(path: str, compression: str = "", opener: FileOpener | None = None) -> ByteStream:
     """Open a file for reading, with decompression.
 
     Args:
@@ -129,7 +129,7 @@ class RecordFile:
         offset: Position of the next record, in decompressed bytes.
     """
 
-    def __init__(self, path: str, compression: str = "", opener: Opener | None = None) -> None:
+    def __init__(self, path: str, compression: str = "", opener: FileOpener | None = None) -> None:
         self.path = path
         self.offset = 0
         self._stream = open_stream(path, compression, opener)

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 
 from aioflow.graph.views import NodeView, TensorView
 
-Node = TypeVar("Node", bound=NodeView)
-Value = TypeVar("Value", bound=TensorView)
+AnyNode = TypeVar("AnyNode", bound=NodeView)
+AnyTensor = TypeVar("AnyTensor", bound=TensorView)
 Expander = TypeVar("Expander", bound=Callable[[Any], None])
 
 # The function that expands calls of an op: it sets the call's `expansion` and `finish`.
@@ -31,14 +31,14 @@ def expander(*op_types: str) -> Callable[[Expander], Expander]:
     return attach
 
 
-def resolved(tensor: Value) -> Value:
+def resolved(tensor: AnyTensor) -> AnyTensor:
     """Return the tensor that an output of a call stands for; other tensors stand for themselves."""
     while tensor.op.expansion is not None:
         tensor = tensor.op.expansion[tensor.value_index]
     return tensor
 
 
-def waited_for(op: Node) -> Iterator[Node]:
+def waited_for(op: AnyNode) -> Iterator[AnyNode]:
     """Yield the nodes that must run for `op` to be complete: for a call, those of its expansion."""
     if op.expansion is None:
         yield op
@@ -47,7 +47,7 @@ def waited_for(op: Node) -> Iterator[Node]:
             yield from waited_for(inner)
 
 
-def calls_around(op: Node) -> Iterator[Node]:
+def calls_around(op: AnyNode) -> Iterator[AnyNode]:
     """Yield the calls whose expansions contain a node, the innermost first."""
     while op.call is not None:
         op = op.call

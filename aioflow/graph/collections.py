@@ -40,7 +40,7 @@ class GraphKeys:
     ACTIVATIONS = "activations"
 
 
-class Collections(Locked):
+class GraphCollections(Locked):
     """The collections of a graph, as a base class."""
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class Operand(NamedTuple):
 
 
 # Returns the work of a node, in the unit of the rate, from its attributes, inputs and outputs.
-Work: TypeAlias = Callable[[Mapping[str, Any], Sequence[Operand], Sequence[Operand]], float]
+WorkFunction: TypeAlias = Callable[[Mapping[str, Any], Sequence[Operand], Sequence[Operand]], float]
 
 
 def moved(_: Mapping[str, Any], inputs: Sequence[Operand], outputs: Sequence[Operand]) -> float:
@@ -60,7 +60,7 @@ class Cost(NamedTuple):
     """
 
     rate: str
-    work: Work = moved
+    work: WorkFunction = moved
     factor: float = 1.0
 
     @property

@@ -25,7 +25,7 @@ from aioflow.errors import (
 )
 from aioflow.graph import scopes
 from aioflow.graph.calls import EXPANDERS
-from aioflow.graph.collections import Collections, GraphKeys
+from aioflow.graph.collections import GraphCollections, GraphKeys
 from aioflow.graph.default_session import StepRunner, session_for
 from aioflow.graph.definitions import NODE_NAME
 from aioflow.graph.device_spec import DeviceSpec
@@ -315,7 +315,7 @@ DeviceLike: TypeAlias = str | DeviceSpec | Callable[[Operation], Any] | None
 _Waited: TypeAlias = Tensor | Operation | SupportsTensorView | CompositeView | str
 
 
-class Graph(Collections, scopes.Scoped):
+class Graph(GraphCollections, scopes.Scoped):
     """A set of nodes, append-only and safe to extend from several threads and tasks; changes hold `lock`.
 
     Attributes:
@@ -334,7 +334,7 @@ class Graph(Collections, scopes.Scoped):
         self._number = next(_NUMBERS)
         self.source: SourceLine | None = user_line()
         self.mark = object()
-        self._own: scopes.Body[Operation] = scopes.Body()
+        self._own: scopes.NamedNodes[Operation] = scopes.NamedNodes()
         # Sets of the exceptions: most nodes of a graph may be fed and fetched.
         self._unfeedable: set[Tensor] = set()
         self._unfetchable: set[Operation] = set()
@@ -454,7 +454,7 @@ class Graph(Collections, scopes.Scoped):
                 self._expand(op)
             return op
 
-    def _home(self, scope: scopes.Scope) -> scopes.Body[Operation]:
+    def _home(self, scope: scopes.Scope) -> scopes.NamedNodes[Operation]:
         """Return the body that owns a new node: the function that is being traced, or the graph."""
         return scopes.body_of(scope) or self._own
 

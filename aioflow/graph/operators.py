@@ -69,82 +69,82 @@ class Operators:
         result: Self = OPERATORS[name](*operands)
         return result
 
-    def __add__(self, other: Operand) -> Self:
+    def __add__(self, other: OperandLike) -> Self:
         return self._applied("add", self, other)
 
-    def __radd__(self, other: Operand) -> Self:
+    def __radd__(self, other: OperandLike) -> Self:
         return self._applied("add", other, self)
 
-    def __sub__(self, other: Operand) -> Self:
+    def __sub__(self, other: OperandLike) -> Self:
         return self._applied("sub", self, other)
 
-    def __rsub__(self, other: Operand) -> Self:
+    def __rsub__(self, other: OperandLike) -> Self:
         return self._applied("sub", other, self)
 
-    def __mul__(self, other: Operand) -> Self:
+    def __mul__(self, other: OperandLike) -> Self:
         return self._applied("mul", self, other)
 
-    def __rmul__(self, other: Operand) -> Self:
+    def __rmul__(self, other: OperandLike) -> Self:
         return self._applied("mul", other, self)
 
-    def __truediv__(self, other: Operand) -> Self:
+    def __truediv__(self, other: OperandLike) -> Self:
         return self._applied("truediv", self, other)
 
-    def __rtruediv__(self, other: Operand) -> Self:
+    def __rtruediv__(self, other: OperandLike) -> Self:
         return self._applied("truediv", other, self)
 
-    def __floordiv__(self, other: Operand) -> Self:
+    def __floordiv__(self, other: OperandLike) -> Self:
         return self._applied("floordiv", self, other)
 
-    def __rfloordiv__(self, other: Operand) -> Self:
+    def __rfloordiv__(self, other: OperandLike) -> Self:
         return self._applied("floordiv", other, self)
 
-    def __mod__(self, other: Operand) -> Self:
+    def __mod__(self, other: OperandLike) -> Self:
         return self._applied("mod", self, other)
 
-    def __rmod__(self, other: Operand) -> Self:
+    def __rmod__(self, other: OperandLike) -> Self:
         return self._applied("mod", other, self)
 
-    def __pow__(self, other: Operand) -> Self:
+    def __pow__(self, other: OperandLike) -> Self:
         return self._applied("pow", self, other)
 
-    def __rpow__(self, other: Operand) -> Self:
+    def __rpow__(self, other: OperandLike) -> Self:
         return self._applied("pow", other, self)
 
-    def __matmul__(self, other: Operand) -> Self:
+    def __matmul__(self, other: OperandLike) -> Self:
         return self._applied("matmul", self, other)
 
-    def __rmatmul__(self, other: Operand) -> Self:
+    def __rmatmul__(self, other: OperandLike) -> Self:
         return self._applied("matmul", other, self)
 
-    def __lt__(self, other: Operand) -> Self:
+    def __lt__(self, other: OperandLike) -> Self:
         return self._applied("lt", self, other)
 
-    def __le__(self, other: Operand) -> Self:
+    def __le__(self, other: OperandLike) -> Self:
         return self._applied("le", self, other)
 
-    def __gt__(self, other: Operand) -> Self:
+    def __gt__(self, other: OperandLike) -> Self:
         return self._applied("gt", self, other)
 
-    def __ge__(self, other: Operand) -> Self:
+    def __ge__(self, other: OperandLike) -> Self:
         return self._applied("ge", self, other)
 
-    def __and__(self, other: Operand) -> Self:
+    def __and__(self, other: OperandLike) -> Self:
         return self._applied("and", self, other)
 
-    def __rand__(self, other: Operand) -> Self:
+    def __rand__(self, other: OperandLike) -> Self:
         return self._applied("and", other, self)
 
-    def __or__(self, other: Operand) -> Self:
+    def __or__(self, other: OperandLike) -> Self:
         return self._applied("or", self, other)
 
-    def __ror__(self, other: Operand) -> Self:
+    def __ror__(self, other: OperandLike) -> Self:
         return self._applied("or", other, self)
 
-    def __xor__(self, other: Operand) -> Self:
+    def __xor__(self, other: OperandLike) -> Self:
         return self._applied("xor", self, other)
 
-    def __rxor__(self, other: Operand) -> Self:
+    def __rxor__(self, other: OperandLike) -> Self:
         return self._applied("xor", other, self)
 
     def __neg__(self) -> Self:
@@ -156,18 +156,18 @@ class Operators:
     def __invert__(self) -> Self:
         return self._applied("invert", self)
 
-    def __getitem__(self, key: Index) -> Self:
+    def __getitem__(self, key: IndexKey) -> Self:
         return self._applied("getitem", self, key)
 
 
 if TYPE_CHECKING:
-    _Nested: TypeAlias = Sequence["Operand"]
+    _Nested: TypeAlias = Sequence["OperandLike"]
 else:
     # `module` makes the name resolve in this module, wherever an annotation is evaluated.
-    _Nested = Sequence[ForwardRef("Operand", module=__name__)]
+    _Nested = Sequence[ForwardRef("OperandLike", module=__name__)]
 
 # The other operand: `tensor_like.TensorLike`, by the base classes of its members.
-Operand: TypeAlias = (
+OperandLike: TypeAlias = (
     Operators
     | Slices
     | SupportsTensorView
@@ -183,4 +183,4 @@ Operand: TypeAlias = (
 )
 
 _Entry: TypeAlias = SupportsIndex | Operators | np.ndarray[Any, Any] | slice | EllipsisType | None
-Index: TypeAlias = _Entry | Sequence[_Entry]
+IndexKey: TypeAlias = _Entry | Sequence[_Entry]

@@ -19,7 +19,7 @@ from aioflow.graph.views import NodeView
 from aioflow.memory.values import Array
 
 
-class Kind(IntEnum):
+class RowDependence(IntEnum):
     """The dependence of a tensor on the batch. If several kinds are joined, the result is the greatest."""
 
     NOTHING = 0  # a list without elements, or a loop variable that is not known yet
@@ -42,7 +42,7 @@ class Rows:
         why: The reason: a phrase such as "combines each row with every other one".
     """
 
-    kind: Kind
+    kind: RowDependence
     axis: int = 0
     each: int | None = 1
     op: Any = field(default=None, compare=False)
@@ -51,22 +51,24 @@ class Rows:
     @property
     def is_rows(self) -> bool:
         """True if each row has its own part of the tensor."""
-        return self.kind is Kind.ROWS
+        return self.kind is RowDependence.ROWS
 
 
-NOTHING: Final = Rows(Kind.NOTHING)
-FIXED: Final = Rows(Kind.FIXED)
-SIZED: Final = Rows(Kind.SIZED)
+NOTHING: Final = Rows(RowDependence.NOTHING)
+FIXED: Final = Rows(RowDependence.FIXED)
+SIZED: Final = Rows(RowDependence.SIZED)
 
 
 def joined(states: Iterable[Rows], op: NodeView) -> Rows:
     """Return the state of a value that `op` selects from several."""
     # NOTHING is neutral: a loop variable that is not known yet must not weaken what another input tells.
-    known = {state for state in states if state.kind is not Kind.NOTHING}
+    known = {state for state in states if state.kind is not RowDependence.NOTHING}
     worst = max(known, key=lambda state: state.kind, default=NOTHING)
     # Two different positions of rows have no common one, and neither has a value with rows beside one without.
     if len(known) > 1 and worst.is_rows:
-        return Rows(Kind.UNKNOWN, op=op, why="selects among inputs with different rows, or with and without rows")
+        return Rows(
+            RowDependence.UNKNOWN, op=op, why="selects among inputs with different rows, or with and without rows"
+        )
     return worst
 
 
@@ -208,22 +210,22 @@ class RowContext:
 
     def unknown(self, why: str) -> Rows:
         """Return the state of an output that the rule cannot decide."""
-        return Rows(Kind.UNKNOWN, op=self.op, why=why)
+        return Rows(RowDependence.UNKNOWN, op=self.op, why=why)
 
     def refuted(self, why: str) -> Rows:
         """Return the state of an output whose rows are not kept apart."""
-        return Rows(Kind.REFUTED, op=self.op, why=why)
+        return Rows(RowDependence.REFUTED, op=self.op, why=why)
 
     def at(self, axis: int, each: int | None = 1) -> Rows:
         """Return the state of an output with rows along an axis."""
-        return Rows(Kind.ROWS, axis, each)
+        return Rows(RowDependence.ROWS, axis, each)
 
     def alone(self, index: int = 0) -> Rows | None:
         """Return the position of the rows in the input `index` if no other input has rows, else None."""
         return self.inputs[index] if self.rows == [index] else None
 
 
-Rule: TypeAlias = Callable[[RowContext], "Rows | list[Rows]"]
+RowFunction: TypeAlias = Callable[[RowContext], "Rows | list[Rows]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ class RowRule:
         makes_list: True if an output is a list, which may have no elements.
     """
 
-    rule: Rule
+    rule: RowFunction
     reads_sizes: bool = False
     always: bool = False
     values: Callable[[RowContext], list[Array | None]] | None = None

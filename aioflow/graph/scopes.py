@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from weakref import ref
 
 from aioflow.arguments import check_kind, check_text
-from aioflow.concurrency.context_stack import ContextStack, Entry
+from aioflow.concurrency.context_stack import ContextStack, EnteredBlock
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.definitions import NODE_NAME, SCOPE_NAME
 from aioflow.graph.device_spec import DeviceSpec
@@ -22,7 +22,7 @@ from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.graph.views import NodeView
 
-Node = TypeVar("Node", bound=NodeView)
+AnyNode = TypeVar("AnyNode", bound=NodeView)
 
 
 class Scoped:
@@ -89,7 +89,7 @@ class Controller:
         return Controller((op for op in self.inputs if op not in known), self._members)
 
 
-class Body(Generic[Node]):
+class NamedNodes(Generic[AnyNode]):
     """Nodes by name: those of a graph, or those of a function, whose body is a context with its own nodes.
 
     Attributes:
@@ -98,7 +98,7 @@ class Body(Generic[Node]):
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, AnyNode] = {}
         self.names: dict[str, int] = {}
 
     def unique(self, name: str, mark_as_used: bool = True) -> str:
@@ -184,7 +184,7 @@ class Scope(NamedTuple):
 
 
 _EMPTY: Final = Scope()
-Change: TypeAlias = Callable[[Scope], Scope]
+ScopeChange: TypeAlias = Callable[[Scope], Scope]
 
 
 class _Block:
@@ -198,7 +198,7 @@ class _Block:
 
     __slots__ = ("_change", "_outer", "around", "graph", "scope")
 
-    def __init__(self, graph: object, around: Entry[_Block] | None, outer: Scope, change: Change) -> None:
+    def __init__(self, graph: object, around: EnteredBlock[_Block] | None, outer: Scope, change: ScopeChange) -> None:
         self.graph = graph
         self.around = around
         self._change = change
@@ -221,7 +221,7 @@ def current_scope(graph: Scoped) -> Scope:
     return _innermost(stack, graph.mark)[1] if stack else _EMPTY
 
 
-def _innermost(stack: Sequence[Entry[_Block]], mark: object) -> tuple[Entry[_Block] | None, Scope]:
+def _innermost(stack: Sequence[EnteredBlock[_Block]], mark: object) -> tuple[EnteredBlock[_Block] | None, Scope]:
     """Return the entry of the innermost block of the graph with that mark, and the scope inside it."""
     # Blocks of several graphs share one stack; the innermost one of this graph counts.
     for entry in reversed(stack):
@@ -252,7 +252,7 @@ def _worked_out(mark: object) -> Scope:
 
 
 @contextmanager
-def enter_scope(graph: Scoped, change: Change) -> Iterator[Scope]:
+def enter_scope(graph: Scoped, change: ScopeChange) -> Iterator[Scope]:
     """Apply `change` to the scope of new nodes of `graph` inside the block."""
     mark = graph.mark
     # The scope is computed once, on entry. Creating a node then only reads it.
@@ -272,10 +272,10 @@ def in_loop(scope: Scope) -> bool:
     return context is not None
 
 
-def body_of(scope: Scope) -> Body[Any] | None:
+def body_of(scope: Scope) -> NamedNodes[Any] | None:
     """Return the function body that new nodes go to while a function is traced, or None if they go to the graph."""
     context: Any = scope.context
-    while context is not None and not isinstance(context, Body):
+    while context is not None and not isinstance(context, NamedNodes):
         context = context.outer
     return context
 

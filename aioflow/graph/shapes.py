@@ -57,49 +57,49 @@ class Dimension:
     def __str__(self) -> str:
         return "?" if self.value is None else str(self.value)
 
-    def _apply(self, other: Size, combine: Callable[[int, int], int]) -> Dimension:
+    def _apply(self, other: SizeLike, combine: Callable[[int, int], int]) -> Dimension:
         # A tensor has no `__index__`; its own operator then builds a node.
         if not isinstance(other, Dimension | SupportsIndex | None):
             return NotImplemented  # then the tensor's reflected operator runs
         return Dimension(_combined(self, other, combine))
 
-    def __add__(self, other: Size) -> Dimension:
+    def __add__(self, other: SizeLike) -> Dimension:
         return self._apply(other, operator.add)
 
-    def __sub__(self, other: Size) -> Dimension:
+    def __sub__(self, other: SizeLike) -> Dimension:
         return self._apply(other, operator.sub)
 
-    def __rsub__(self, other: Size) -> Dimension:
+    def __rsub__(self, other: SizeLike) -> Dimension:
         return Dimension(other)._apply(self, operator.sub)
 
-    def __mul__(self, other: Size) -> Dimension:
+    def __mul__(self, other: SizeLike) -> Dimension:
         return self._apply(other, operator.mul)
 
-    def __floordiv__(self, other: Size) -> Dimension:
+    def __floordiv__(self, other: SizeLike) -> Dimension:
         return self._apply(other, operator.floordiv)
 
-    def __rfloordiv__(self, other: Size) -> Dimension:
+    def __rfloordiv__(self, other: SizeLike) -> Dimension:
         return Dimension(other)._apply(self, operator.floordiv)
 
-    def __mod__(self, other: Size) -> Dimension:
+    def __mod__(self, other: SizeLike) -> Dimension:
         return self._apply(other, operator.mod)
 
-    def __rmod__(self, other: Size) -> Dimension:
+    def __rmod__(self, other: SizeLike) -> Dimension:
         return Dimension(other)._apply(self, operator.mod)
 
     __radd__ = __add__
     __rmul__ = __mul__
 
-    def __lt__(self, other: Size) -> bool | None:
+    def __lt__(self, other: SizeLike) -> bool | None:
         return _combined(self, other, operator.lt)
 
-    def __le__(self, other: Size) -> bool | None:
+    def __le__(self, other: SizeLike) -> bool | None:
         return _combined(self, other, operator.le)
 
-    def __gt__(self, other: Size) -> bool | None:
+    def __gt__(self, other: SizeLike) -> bool | None:
         return _combined(self, other, operator.gt)
 
-    def __ge__(self, other: Size) -> bool | None:
+    def __ge__(self, other: SizeLike) -> bool | None:
         return _combined(self, other, operator.ge)
 
     def is_compatible_with(self, other: int | Dimension | None) -> bool:
@@ -120,7 +120,7 @@ class Dimension:
         return Dimension(other) if self.value is None else Dimension(self.value)
 
 
-Size: TypeAlias = int | Dimension | None
+SizeLike: TypeAlias = int | Dimension | None
 _T = TypeVar("_T")
 
 
@@ -137,7 +137,7 @@ def _known_or_none(value: Any) -> int | None:
     return size
 
 
-def _combined(left: Dimension, right: Size, combine: Callable[[int, int], _T]) -> _T | None:
+def _combined(left: Dimension, right: SizeLike, combine: Callable[[int, int], _T]) -> _T | None:
     other = Dimension(right).value
     return None if left.value is None or other is None else combine(left.value, other)
 

@@ -15,7 +15,7 @@ from aioflow.memory.values import Array
 
 # Returns the outputs, given the node and the values of the inputs. The rule may return None or raise NumPy's errors.
 # The value is then unknown, and a step that runs the op reports the error.
-Rule: TypeAlias = Callable[[Any, list[Array]], Array | list[Array] | None]
+ValueRule: TypeAlias = Callable[[Any, list[Array]], Array | list[Array] | None]
 Fact: TypeAlias = Callable[[Any], Array | None]  # of a tensor
 
 _LIMIT: Final = 4096  # elements: shapes, axes and permutations are small; larger values are data
@@ -34,7 +34,7 @@ class StaticValue:
         fact: Returns the known value of an output without the inputs' values; None stands for an unknown size.
     """
 
-    rule: Rule | None = None
+    rule: ValueRule | None = None
     moves: slice | None = None
     fact: Fact | None = None
 
@@ -44,7 +44,7 @@ def known_by(function: Callable[..., Any]) -> StaticValue:
     return StaticValue(lambda op, inputs: function(*inputs))
 
 
-def moving(rule: Rule, moves: slice = slice(1)) -> StaticValue:
+def moving(rule: ValueRule, moves: slice = slice(1)) -> StaticValue:
     """Return the StaticValue of an op that only moves elements of the inputs in `moves`, by default the first."""
     return StaticValue(rule, moves)
 
@@ -143,7 +143,7 @@ def _nothing(tensor: TensorView) -> Array | None:
     return np.full([d for d in tensor.dims or () if d is not None], None, dtype=object)
 
 
-def _computed(tensor: TensorView, rule: Rule, inputs: list[Array]) -> Array | None:
+def _computed(tensor: TensorView, rule: ValueRule, inputs: list[Array]) -> Array | None:
     """Return the op's output for these inputs, or None if the rule fails; a step then reports the error."""
     try:
         # A division by zero while the graph is built must not warn: the step may never run the node.

@@ -49,7 +49,7 @@ def check_room(sizes: Iterable[int]) -> None:
         raise ResourceExhaustedError("the array is too large", expected=f"at most {_ADDRESSES} elements", actual=shape)
 
 
-class Handle:
+class ResourceConverter:
     """A converter that passes resources of one kind and rejects others, since a handle may come from any node."""
 
     __slots__ = ("kind",)

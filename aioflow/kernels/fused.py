@@ -17,7 +17,7 @@ from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.one_shape import may_differ, of_one_shape
-from aioflow.kernels.registry import KERNELS, Binding, Body, KernelDef, binder
+from aioflow.kernels.registry import KERNELS, Binding, KernelBody, KernelDef, binder
 from aioflow.memory.values import Array, Value
 
 _FILENAME: Final = "<aioflow chain>"
@@ -25,7 +25,7 @@ _FIRST_LINE: Final = 3  # line of the first member in the generated function, af
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class FusedMember:
     """One node of a program.
 
     Attributes:
@@ -38,7 +38,7 @@ class Member:
     """
 
     kernel: KernelDef
-    call: Body
+    call: KernelBody
     operands: tuple[int, ...]
     dtype: DType
     node: str
@@ -51,16 +51,16 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ProgramValues:
     """Dtypes, dims and constants of a program's values at binding: its inputs, and the results added so far."""
 
     dtypes: tuple[DType, ...]
     dims: tuple[Dims, ...]
     constants: tuple[Array | None, ...]
 
-    def add(self, dtype: DType) -> Values:
+    def add(self, dtype: DType) -> ProgramValues:
         """Return the values with one more, of which only the dtype is known."""
-        return Values((*self.dtypes, dtype), (*self.dims, None), (*self.constants, None))
+        return ProgramValues((*self.dtypes, dtype), (*self.dims, None), (*self.constants, None))
 
 
 class Chain:
@@ -73,7 +73,7 @@ class Chain:
         whole: The compiled program, as a function of the inputs.
     """
 
-    def __init__(self, dtypes: Sequence[DType], members: Sequence[Member]) -> None:
+    def __init__(self, dtypes: Sequence[DType], members: Sequence[FusedMember]) -> None:
         self.inputs = len(dtypes)
         self.dtypes = tuple(dtypes)
         self.members = tuple(members)
@@ -105,7 +105,7 @@ class Chain:
                 raise
             raise explained from error
 
-    def _failed(self, error: BaseException) -> Member | None:
+    def _failed(self, error: BaseException) -> FusedMember | None:
         trace = error.__traceback__
         while trace is not None:
             # Each member is one line of the generated function, so the line number identifies it.
@@ -138,7 +138,7 @@ class Chain:
         return function
 
 
-def _call_text(at: int, member: Member, arguments: Sequence[str]) -> str:
+def _call_text(at: int, member: FusedMember, arguments: Sequence[str]) -> str:
     if member.kernel.expression is not None:
         return member.kernel.expression.format(*arguments)
     return f"k{at}({', '.join(arguments)})"
@@ -171,7 +171,7 @@ def implied_attrs(op: str, inputs: Sequence[DType], output: DType) -> dict[str, 
 def chain_of(binding: Binding) -> Chain:
     """Return the program of an `_ElementwiseChain` node."""
     attrs = binding.attrs
-    values = Values(binding.input_dtypes, binding.input_dims, binding.constants)
+    values = ProgramValues(binding.input_dtypes, binding.input_dims, binding.constants)
     if tuple(attrs["dtypes"])[-1:] != binding.output_dtypes:
         raise _no_program("a last member of the result's dtype", attrs["dtypes"])
     return Chain(values.dtypes, list(_members(binding, values, attrs["ops"], attrs["operands"], attrs["dtypes"])))
@@ -186,7 +186,7 @@ def epilogue_of(binding: Binding) -> Chain | None:
     if not ops:
         return None
     # Inputs 0 and 1 of the node are the operands of the product.
-    values = Values((dtype,) * (1 + count), (None, *binding.input_dims[2:]), (None, *binding.constants[2:]))
+    values = ProgramValues((dtype,) * (1 + count), (None, *binding.input_dims[2:]), (None, *binding.constants[2:]))
     operands = operands_of(binding.attrs)
     members = _members(binding, values, ops, operands, (dtype,) * len(ops), first=1)
     return Chain(values.dtypes, list(members))
@@ -223,12 +223,12 @@ def product_binding(binding: Binding, op: str) -> Binding:
 
 def _members(
     binding: Binding,
-    values: Values,
+    values: ProgramValues,
     ops: Sequence[str],
     operands: Sequence[int],
     dtypes: Sequence[DType],
     first: int = 0,
-) -> Iterator[Member]:
+) -> Iterator[FusedMember]:
     """Yield the bound members; the name and line of member i are those of fused node `first + i`.
 
     Raises:
@@ -267,7 +267,7 @@ def _members(
         if may_differ(op, one.input_dims):
             # Generated code would use the expression instead of the call, and so skip the check of the shapes.
             kernel, call = replace(kernel, expression=None), of_one_shape(call)
-        yield Member(kernel, call, read, dtype, node, _source_line(source))
+        yield FusedMember(kernel, call, read, dtype, node, _source_line(source))
         values = values.add(dtype)
 
 
@@ -299,11 +299,11 @@ def _source_line(text: str) -> SourceLine | None:
 
 
 @binder("_ElementwiseChain", fresh=True)
-def elementwise_chain(binding: Binding) -> Body:
+def elementwise_chain(binding: Binding) -> KernelBody:
     return chain_of(binding)
 
 
-def naming(binding: Binding, product: Body) -> Body:
+def naming(binding: Binding, product: KernelBody) -> KernelBody:
     """Return the body of the product, whose errors have the name and line of the user's node."""
     nodes, sources = binding.attrs["nodes"], binding.attrs["sources"]
     if not nodes or not sources:
@@ -332,7 +332,7 @@ PRODUCTS: Final[Mapping[str, str]] = {
 @binder("_FusedMatMul", fresh=True)
 @binder("_FusedConv2D", fresh=True)
 @binder("_FusedDepthwiseConv2dNative", fresh=True)
-def fused_product(binding: Binding) -> Body:
+def fused_product(binding: Binding) -> KernelBody:
     alone = product_binding(binding, PRODUCTS[binding.op_type])
     product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
     epilogue = epilogue_of(binding)

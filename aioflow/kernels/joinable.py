@@ -11,35 +11,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from aioflow.kernels.registry import Body
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantArgument:
     """An argument that is the same in every step."""
 
     value: Any
 
 
 # An argument of a member: a value by its number, a constant, or a sequence of these.
-Item: TypeAlias = "int | Constant | tuple[int | Constant, ...]"
+MemberArgument: TypeAlias = "int | ConstantArgument | tuple[int | ConstantArgument, ...]"
 
 
-def given(item: Item, values: Sequence[Value]) -> Any:
+def given(item: MemberArgument, values: Sequence[Value]) -> Any:
     """Return the value of a member's argument, with `values` by number."""
     if isinstance(item, tuple):
         return tuple(given(each, values) for each in item)
-    return item.value if isinstance(item, Constant) else values[item]
+    return item.value if isinstance(item, ConstantArgument) else values[item]
 
 
 # A function that computes a run of nodes from its outside inputs. It returns the last node's value in new memory, or
 # None if the nodes must be computed one by one, for example so that each reports its own error.
-Shortcut: TypeAlias = Body
+JoinedBody: TypeAlias = KernelBody
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class JoinedMember:
     """A node of a run. Its kernel has no effects and returns one array.
 
     Attributes:
@@ -51,9 +51,9 @@ class Member:
         takes_out: As in `KernelDef`.
     """
 
-    call: Body
+    call: KernelBody
     part: Any
-    arguments: tuple[Item, ...]
+    arguments: tuple[MemberArgument, ...]
     fresh: bool
     takes_out: bool
 
@@ -61,7 +61,7 @@ class Member:
 class Joiner(Protocol):
     """A function that combines several nodes in one call."""
 
-    def __call__(self, members: Sequence[Member], inputs: int) -> Shortcut | None:
+    def __call__(self, members: Sequence[JoinedMember], inputs: int) -> JoinedBody | None:
         """Return the call for a run of nodes with `inputs` outside inputs, or None if it would save nothing."""
 
 
@@ -76,7 +76,7 @@ class Joinable:
 
     __slots__ = ("body", "join", "part")
 
-    def __init__(self, body: Body, part: Any, join: Joiner) -> None:
+    def __init__(self, body: KernelBody, part: Any, join: Joiner) -> None:
         self.body, self.part, self.join = body, part, join
 
     def __call__(self, *args: Value, **named: object) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import Dims, num_elements
-from aioflow.kernels.registry import Body
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Array, Value
 
 
@@ -16,7 +16,7 @@ def may_differ(op: str, shapes: Iterable[Dims]) -> bool:
     return OPS.get(op).is_of_one_shape and any(num_elements(dims) is None for dims in shapes)
 
 
-def of_one_shape(call: Body) -> Body:
+def of_one_shape(call: KernelBody) -> KernelBody:
     """Return the callable of such a node, with a check of the shapes.
 
     Without the check, the kernel would broadcast to a shape that the graph does not expect.

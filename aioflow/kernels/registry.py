@@ -40,7 +40,7 @@ HOST: Final = "CPU"  # the device type whose arrays are NumPy arrays in host mem
 _HANDLES: Final = frozenset({resource, variant})
 _FOLDERS: Final = "folders"
 Converter: TypeAlias = Callable[[Any], object]
-Body: TypeAlias = Callable[..., Any]
+KernelBody: TypeAlias = Callable[..., Any]
 DTypes: TypeAlias = Mapping[str, Iterable[Any] | str] | None  # what `as_dtype` accepts, and names of groups
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class ArrayBackend(Protocol):
     def generator(self, seed: int, seed2: int) -> Any:
         """Return a random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Return the kernel's callable for one node, and the definition that applies: on the host the kernel's own.
 
         Small values, such as constants and shapes, are NumPy arrays on every device. A device with its own memory
@@ -210,7 +210,7 @@ class KernelDef:
     """
 
     op: str
-    bind: Callable[[Binding], Body]
+    bind: Callable[[Binding], KernelBody]
     device_type: str = ANY_DEVICE
     dtypes: Mapping[str, frozenset[DType]] = field(default_factory=dict)
     host: Mapping[str, Converter] = field(default_factory=dict)
@@ -495,7 +495,7 @@ def kernel(
     takes: type | Mapping[str, type] | None = None,
     expression: str | None = None,
     **options: Unpack[KernelOptions],
-) -> Callable[[Body], Body]:
+) -> Callable[[KernelBody], KernelBody]:
     """Register the decorated body for `op`, and return the body. See `KernelDef` for the arguments.
 
     `takes` may be one class for all inputs of dtype resource.
@@ -506,7 +506,7 @@ def kernel(
 
     _require_op(op)
 
-    def made(body: Body) -> KernelDef:
+    def made(body: KernelBody) -> KernelDef:
         if _FOLDERS in inspect.signature(body).parameters:
             options["opens_files"] = True
         return _checked(
@@ -523,7 +523,7 @@ def kernel(
             )
         )
 
-    def register(body: Body) -> Body:
+    def register(body: KernelBody) -> KernelBody:
         KERNELS.offer(op, partial(made, body))
         return body
 
@@ -539,12 +539,12 @@ def binder(
     takes: type | Mapping[str, type] | None = None,
     is_async: bool = False,
     **options: Unpack[KernelOptions],
-) -> Callable[[Callable[[Binding], Body]], Callable[[Binding], Body]]:
+) -> Callable[[Callable[[Binding], KernelBody]], Callable[[Binding], KernelBody]]:
     """Register a function that makes the body for one node, given its `Binding`. See `kernel` for the arguments."""
 
     _require_op(op)
 
-    def made(bind: Callable[[Binding], Body]) -> KernelDef:
+    def made(bind: Callable[[Binding], KernelBody]) -> KernelDef:
         return _checked(
             KernelDef(
                 op,
@@ -558,7 +558,7 @@ def binder(
             )
         )
 
-    def register(bind: Callable[[Binding], Body]) -> Callable[[Binding], Body]:
+    def register(bind: Callable[[Binding], KernelBody]) -> Callable[[Binding], KernelBody]:
         KERNELS.offer(op, partial(made, bind))
         return bind
 
@@ -605,7 +605,7 @@ def _misfit(op: str, message: str, expected: str, actual: object) -> InvalidArgu
     return InvalidArgumentError(message, op_type=op, expected=expected, actual=actual)
 
 
-def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
+def _bind_body(op: str, body: KernelBody) -> Callable[[Binding], KernelBody]:
     parameters = list(inspect.signature(body).parameters.values())
     takes_xp = bool(parameters) and parameters[0].name == "xp"
     attrs = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != _FOLDERS]
@@ -627,7 +627,7 @@ def _bind_body(op: str, body: Body) -> Callable[[Binding], Body]:
             actual=f"def {body.__name__}{inspect.signature(body)}",
         )
 
-    def bind(binding: Binding) -> Body:
+    def bind(binding: Binding) -> KernelBody:
         first = (binding.xp,) if takes_xp else ()
         given = {name: binding.attrs[name] for name in attrs}
         if takes_folders:
@@ -675,6 +675,6 @@ def _ufunc_kernel(op: str, ufunc: Ufunc) -> KernelDef:
     )
 
 
-def _namespace_function(name: str, binding: Binding) -> Body:
-    found: Body = getattr(binding.xp, name)
+def _namespace_function(name: str, binding: Binding) -> KernelBody:
+    found: KernelBody = getattr(binding.xp, name)
     return found

@@ -27,7 +27,7 @@ from aioflow.memory.values import Array
 T = TypeVar("T")
 
 
-class Reach(Enum):
+class Overwrites(Enum):
     """The part of the array `out` that a change of a variable overwrites.
 
     ANY: unknown; `out` must hold the present value. ROWS: some rows, which the change first passes to `keep`; `out`
@@ -39,7 +39,7 @@ class Reach(Enum):
     WHOLE = auto()
 
 
-Change: TypeAlias = Callable[[list[Array], list[Array | None]], Sequence[Array]]
+VariableChange: TypeAlias = Callable[[list[Array], list[Array | None]], Sequence[Array]]
 
 
 class VariableResource:
@@ -142,9 +142,9 @@ class VariableResource:
             taken.detach()
         self._snapshots = []
 
-    def _spare(self, value: Array, reach: Reach) -> Array | None:
+    def _spare(self, value: Array, reach: Overwrites) -> Array | None:
         """Return memory for a new value that a snapshot has released, or None. Fresh memory would cost page faults."""
-        if reach is not Reach.WHOLE or not self._spares:
+        if reach is not Overwrites.WHOLE or not self._spares:
             return None
         spare = self._spares.pop()
         # A reader may still use a part that it took from the snapshot.
@@ -174,7 +174,7 @@ class VariableResource:
     def _misfit(self, expected: object, value: Array) -> InvalidArgumentError:
         return InvalidArgumentError(f"cannot assign to variable {self.name}", expected=expected, actual=np.shape(value))
 
-    def update(self, change: Callable[[Array, Array | None], Array], reach: Reach = Reach.ANY) -> None:
+    def update(self, change: Callable[[Array, Array | None], Array], reach: Overwrites = Overwrites.ANY) -> None:
         """Replace the value with `change(value, out)` atomically.
 
         `out` is None or an array that may be overwritten: the present one if there is no other reference to it, or,
@@ -188,7 +188,7 @@ class VariableResource:
             value = self._initialized()
             # Each snapshot holds one reference. Only Reach.ROWS saves the overwritten rows first, so any other change
             # must not overwrite an array that a snapshot shares.
-            sharers = self._sharers() if self._snapshots and reach is Reach.ROWS else ()
+            sharers = self._sharers() if self._snapshots and reach is Overwrites.ROWS else ()
             kept = None
             try:
                 # The value leaves the slot before its references are counted, so no reader can take it after the count.
@@ -205,7 +205,7 @@ class VariableResource:
                 self._value = value if kept is None else kept
 
     @staticmethod
-    def update_locked(variables: Sequence[VariableResource], change: Change, reach: Reach) -> None:
+    def update_locked(variables: Sequence[VariableResource], change: VariableChange, reach: Overwrites) -> None:
         """Update variables whose locks are held, as `update_together`."""
         values = [variable._initialized() for variable in variables]
         outs: list[Array | None] = []
@@ -214,7 +214,7 @@ class VariableResource:
         try:
             for i, variable in enumerate(variables):
                 value = values[i]
-                sharers = variable._sharers() if variable._snapshots and reach is Reach.ROWS else ()
+                sharers = variable._sharers() if variable._snapshots and reach is Overwrites.ROWS else ()
                 variable._value = None  # as in `update`, the value leaves the slot before the count
                 # `values` holds one more reference.
                 alone = sys.getrefcount(value) <= _ALONE + 1 + len(sharers) and _overwritable(value)
@@ -243,7 +243,9 @@ def _count_alone() -> int:
 _ALONE: Final = _count_alone()
 
 
-def update_together(variables: Sequence[VariableResource], change: Change, reach: Reach = Reach.ANY) -> None:
+def update_together(
+    variables: Sequence[VariableResource], change: VariableChange, reach: Overwrites = Overwrites.ANY
+) -> None:
     """Update several variables at once, like `VariableResource.update`: `change(values, outs)` returns the new values.
 
     Raises:

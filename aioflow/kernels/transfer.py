@@ -16,7 +16,7 @@ import numpy as np
 
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
-from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
 
 _TOP_LEVEL: Final = ""  # the tag outside of all frames
@@ -30,7 +30,7 @@ class TransferStep(Protocol):
         """The rendezvous, with `send` and `recv`, where the two ends of an edge meet."""
 
 
-def _send(binding: Binding) -> Body:
+def _send(binding: Binding) -> KernelBody:
     name, to = binding.attrs["tensor_name"], binding.attrs["recv_device"]
     # Between devices of one task, the value goes straight to the rendezvous.
     here = task_of(binding.attrs["send_device"]) == task_of(to)
@@ -44,7 +44,7 @@ def _send(binding: Binding) -> Body:
     return deliver if here else send
 
 
-def _recv(binding: Binding) -> Body:
+def _recv(binding: Binding) -> KernelBody:
     name, source = binding.attrs["tensor_name"], binding.attrs["send_device"]
 
     def recv(*, step: TransferStep, tag: str = _TOP_LEVEL) -> Value:
@@ -65,7 +65,7 @@ class _Lent(NamedTuple):
     array: Array
 
 
-def _to_device(binding: Binding) -> Body:
+def _to_device(binding: Binding) -> KernelBody:
     device = binding.backend  # a device with its own memory
 
     def to_device(value: Array | _Lent) -> Awaitable[Array] | Array:
@@ -79,15 +79,15 @@ def _to_device(binding: Binding) -> Body:
     return to_device
 
 
-def _lend(binding: Binding) -> Body:
+def _lend(binding: Binding) -> KernelBody:
     return partial(_Lent, binding.backend)
 
 
-def _to_host(binding: Binding) -> Body:
+def _to_host(binding: Binding) -> KernelBody:
     return binding.backend.to_host
 
 
-def _share(binding: Binding) -> Body:
+def _share(binding: Binding) -> KernelBody:
     return binding.backend.share
 
 

@@ -14,16 +14,18 @@ Value: TypeAlias = object
 # NumPy's types, which are far more exact than a protocol could be. On the CPU a NumPy scalar may stand for a 0-d array.
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 NpDType: TypeAlias = np.dtype[Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Shape: TypeAlias = tuple[int, ...]
 
 
 class Namespace(Protocol):
     """The functions of a backend, by NumPy's names: `xp.add`, `xp.linalg.solve`. NumPy itself is one."""
 
-    def __getattr__(self, name: str, /) -> Function:
+    def __getattr__(self, name: str, /) -> ArrayFunction:
         """Return a function, a type or a nested namespace."""
 
 
-class Function(Namespace, Protocol):
+class ArrayFunction(Namespace, Protocol):
     """A function of a namespace, and what is inside it, as `xp.add.reduce`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Array:

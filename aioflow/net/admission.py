@@ -11,7 +11,7 @@ from aioflow.errors import OpError, UnavailableError
 from aioflow.runtime.step import Step
 
 
-class Admission:
+class StepAdmission:
     """The steps of one worker, of all its clients. Bound to the running event loop.
 
     Attributes:

@@ -13,9 +13,9 @@ from aioflow.errors import OpError
 from aioflow.memory.values import Value
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.exchange import Answer, Reply, Sending, payload_bytes
+from aioflow.net.exchange import Reply, ReplyReceiver, Sending, payload_bytes
 from aioflow.net.frame_header import Document
-from aioflow.net.framing import CHUNK_BYTES, Kind, Message
+from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage
 
 _OWN_NUMBERS: Final = 1 << 62  # first number assigned here; callers may choose any number below
 
@@ -35,7 +35,7 @@ class Calls:
         self._most = most
         # Steps use their ids as request numbers, so these must not collide with them.
         self._numbers = itertools.count(_OWN_NUMBERS)
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, ReplyReceiver] = {}
         self._queue: deque[asyncio.Future[None]] = deque()  # callers that wait for a free slot
         self._ended = False
 
@@ -59,7 +59,7 @@ class Calls:
         while len(self._answers) >= self._most:
             await self._queued()
         self._require_open()
-        message = Message(Kind.REQUEST, number or next(self._numbers), document, tensors)
+        message = WireMessage(FrameKind.REQUEST, number or next(self._numbers), document, tensors)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         # Before sending: a refusal, for instance, may arrive while a large request is still being sent.
         self._answers[message.request] = answer
@@ -80,7 +80,7 @@ class Calls:
             else:
                 self.give_up(message.request, sent)
 
-    def begin(self, number: int, document: Document, tensors: Sequence[Value], answer: Answer) -> bool:
+    def begin(self, number: int, document: Document, tensors: Sequence[Value], answer: ReplyReceiver) -> bool:
         """Send a request if that needs no waiting, and return whether it was sent.
 
         If it was sent, `forget` or `give_up` must follow.
@@ -89,14 +89,16 @@ class Calls:
             number: Number of the request: below 2**62, and not in use by another open call.
             document: The complete header of the request (`packed`).
             tensors: The tensors, which must never change.
-            answer: Receives the reply or error; need not be a future (see `Answer`).
+            answer: Receives the reply or error; need not be a future (see `ReplyReceiver`).
 
         Raises:
             UnavailableError: the connection has ended.
             OpError: the message cannot be sent.
         """
         self._require_open()
-        if len(self._answers) >= self._most or not self._sending.post(Message(Kind.REQUEST, number, document, tensors)):
+        if len(self._answers) >= self._most or not self._sending.post(
+            WireMessage(FrameKind.REQUEST, number, document, tensors)
+        ):
             return False
         self._answers[number] = answer
         return True
@@ -116,7 +118,7 @@ class Calls:
         self.forget(number)
         if self._ended:
             return
-        cancel = Message(Kind.CANCEL, number)
+        cancel = WireMessage(FrameKind.CANCEL, number)
         with suppress(OpError):  # the connection has ended, which `end` has not announced yet
             # Posted at once, so that the peer frees the slot before the next request, which takes it, arrives.
             if sent is None and self._sending.post(cancel):
@@ -140,13 +142,13 @@ class Calls:
                 waiter.set_result(None)
                 return
 
-    def on_reply(self, message: Message) -> None:
+    def on_reply(self, message: WireMessage) -> None:
         """Handle a REPLY message."""
         answer = self._answers.get(message.request)
         if answer is not None and not answer.done():  # otherwise the caller has given up
             answer.set_result(Reply(message.header, message.tensors))
 
-    def on_failure(self, message: Message) -> None:
+    def on_failure(self, message: WireMessage) -> None:
         """Handle a FAILURE message. Raises DataLossError if it is malformed."""
         error = decode_error(message.header, self._sending.comm.peer)
         answer = self._answers.get(message.request)

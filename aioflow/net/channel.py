@@ -23,14 +23,14 @@ from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
 from aioflow.memory.values import Value
 from aioflow.net.calls import Calls
 from aioflow.net.comm import Comm, gone
-from aioflow.net.exchange import Answer, Reply, Request, Sending, Service, Taker, packed
+from aioflow.net.exchange import Reply, ReplyReceiver, Sending, Service, ServiceRequest, Taker, packed
 from aioflow.net.frame_header import Document
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.inbox import Dispatching
 from aioflow.net.open_requests import OpenRequests
-from aioflow.net.requests import Requests
+from aioflow.net.requests import RequestHandler
 
-__all__ = ["Answer", "Channel", "Reply", "Request", "Service", "Taker", "packed"]
+__all__ = ["Channel", "Reply", "ReplyReceiver", "Service", "ServiceRequest", "Taker", "packed"]
 
 
 class Channel:
@@ -68,13 +68,13 @@ class Channel:
         self._sending = Sending(comm, self._group)
         self.calls = Calls(self._sending, self._require_open, comm.limits.open_requests)
         bounds = open_requests or OpenRequests(comm.limits)
-        self._requests = Requests(self._sending, self._group, services or {}, takers or {}, bounds, self._break)
-        self._on_kind: Mapping[Kind, Callable[[Message], None]] = {
-            Kind.REQUEST: self._requests.on_request,
-            Kind.REPLY: self.calls.on_reply,
-            Kind.FAILURE: self.calls.on_failure,
-            Kind.PUSH: self._requests.on_push,
-            Kind.CANCEL: self._requests.on_cancel,
+        self._requests = RequestHandler(self._sending, self._group, services or {}, takers or {}, bounds, self._break)
+        self._on_kind: Mapping[FrameKind, Callable[[WireMessage], None]] = {
+            FrameKind.REQUEST: self._requests.on_request,
+            FrameKind.REPLY: self.calls.on_reply,
+            FrameKind.FAILURE: self.calls.on_failure,
+            FrameKind.PUSH: self._requests.on_push,
+            FrameKind.CANCEL: self._requests.on_cancel,
         }
 
     @property
@@ -137,7 +137,7 @@ class Channel:
             UnavailableError: the connection has ended.
         """
         self._require_open()
-        return self._sending.post(Message(Kind.PUSH, number, document, tensors))
+        return self._sending.post(WireMessage(FrameKind.PUSH, number, document, tensors))
 
     async def push(self, kind: str, header: Document | None = None, tensors: Sequence[Value] = ()) -> None:
         """Send a message without an answer to a service of the peer. Return once the tensors are being sent.
@@ -150,12 +150,12 @@ class Channel:
     async def push_packed(self, document: Document, tensors: Sequence[Value] = (), number: int = 0) -> None:
         """Like `push`, with a complete header (`packed`), and a number that is passed to the service."""
         self._require_open()
-        await self._sending.send(Message(Kind.PUSH, number, document, tensors))
+        await self._sending.send(WireMessage(FrameKind.PUSH, number, document, tensors))
 
     def notify(self, kind: str, header: Document) -> None:
         """Start to push a header without waiting. Does nothing if the connection has ended."""
         if self._error is None:
-            self._sending.start(Message(Kind.PUSH, 0, packed(kind, header)))
+            self._sending.start(WireMessage(FrameKind.PUSH, 0, packed(kind, header)))
 
     def _require_open(self) -> None:
         if self._error is not None:
@@ -174,7 +174,7 @@ class Channel:
         else:
             self._on_end(None)
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: WireMessage) -> None:
         # After an abort, `Comm.receive` still returns the messages that were queued before it.
         if self._broken:
             return
@@ -199,7 +199,7 @@ class Channel:
     def _finish(self, error: OpError) -> None:
         if self._error is not None:
             return
-        # Set before the answers fail: an `Answer` may act on its error at once, and must find the channel ended.
+        # Set before the answers fail: an `ReplyReceiver` may act on its error at once, and must find the channel ended.
         self._error = error
         self._ended.set_result(None)
         self.calls.end(error, self.in_order)

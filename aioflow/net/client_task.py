@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aioflow.errors import AbortedError, OpError
-from aioflow.net.channel import Channel, Request
+from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.links import Link
 from aioflow.net.outbox import Outbox, Parcel
 from aioflow.net.task_worker import TaskWorker, WorkerSession
@@ -100,7 +100,7 @@ class ClientTask:
         if self._session is not None:
             self._session.take(parcel)
 
-    def deliver(self, request: Request) -> None:
+    def deliver(self, request: ServiceRequest) -> None:
         """Accept a value that arrived over a connection; drop it while there is no session."""
         if self._session is not None:
             self._session.deliver(request)

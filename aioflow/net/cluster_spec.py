@@ -16,7 +16,7 @@ _SCHEME: Final = "tcp"  # for addresses without a scheme
 _MOST_TASKS: Final = 1 << 16
 
 
-class Task(NamedTuple):
+class TaskId(NamedTuple):
     """One process of a cluster."""
 
     job: str
@@ -28,12 +28,12 @@ class Task(NamedTuple):
         return DeviceSpec(self.job, 0, self.number).to_string()
 
 
-def parse_task(name: str) -> Task:
+def parse_task(name: str) -> TaskId:
     """Return the task of this full name. Raises InvalidArgumentError."""
     spec = DeviceSpec.from_string(name)
     if spec.job is None or spec.task is None:
         raise InvalidArgumentError("not the name of a task", expected="/job:J/replica:0/task:T", actual=name)
-    return Task(spec.job, spec.task)
+    return TaskId(spec.job, spec.task)
 
 
 def comm_address(address: str) -> str:
@@ -120,11 +120,11 @@ class ClusterSpec:
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> Iterator[TaskId]:
         """Return an iterator over all tasks, job by job."""
-        return (Task(job, index) for job, tasks in self._jobs.items() for index in tasks)
+        return (TaskId(job, index) for job, tasks in self._jobs.items() for index in tasks)
 
-    def at(self, task: Task, address: str) -> ClusterSpec:
+    def at(self, task: TaskId, address: str) -> ClusterSpec:
         """Return a copy of the cluster with another address for a task."""
         jobs = {job: dict(tasks) for job, tasks in self._jobs.items()}
         jobs[task.job][task.number] = address
@@ -147,7 +147,7 @@ def _addresses(job: object, tasks: object) -> dict[int, str]:
     if not fits:
         raise DTypeError("not the tasks of a job", expected="addresses by index", actual=repr(tasks))
     # Raises if the job's name cannot be part of a device name.
-    parse_task(Task(str(job), 0).name)
+    parse_task(TaskId(str(job), 0).name)
     for address in found.values():
         comm_address(address)
     return found

@@ -25,7 +25,7 @@ from aioflow.arguments import check_number, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.chance import fresh_number
 from aioflow.net.credentials import Credentials
-from aioflow.net.framing import Message
+from aioflow.net.framing import WireMessage
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 
 
@@ -145,7 +145,7 @@ class Comm(Protocol):
     def since(self, beat: int) -> float:
         """Return the seconds since this end sent the heartbeat of that number; infinity if it is not a recent one."""
 
-    def post(self, message: Message) -> bool:
+    def post(self, message: WireMessage) -> bool:
         """Send a message unless it would have to wait, and return whether it was sent. Its arrays must never change.
 
         Messages posted in one turn of the event loop may be sent together at its end.
@@ -154,7 +154,7 @@ class Comm(Protocol):
             As `send`.
         """
 
-    async def send(self, message: Message, *, urgent: bool = False) -> None:
+    async def send(self, message: WireMessage, *, urgent: bool = False) -> None:
         """Send a message. When this returns, the caller may change its arrays.
 
         Raises:
@@ -163,7 +163,7 @@ class Comm(Protocol):
             UnavailableError: the connection has ended.
         """
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> WireMessage | None:
         """Return the next message, or None after the peer has closed gracefully.
 
         Raises:

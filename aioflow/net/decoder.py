@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from aioflow.errors import DataLossError, UnimplementedError
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Buffer
 from aioflow.net.arriving import Arriving
 from aioflow.net.frame_header import Document, check_counts, decode_header
 from aioflow.net.framing import (
@@ -18,22 +18,22 @@ from aioflow.net.framing import (
     MORE,
     PREFIX,
     VERSION,
-    Kind,
-    Message,
+    FrameKind,
+    WireMessage,
     aligned,
 )
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.sealing import TAG_BYTES, Seal
-from aioflow.net.tensor_format import Buffer, Destination, Strings, TensorSpec
+from aioflow.net.tensor_format import Destination, Strings, TensorHeader
 
 _STAGING_BYTES: Final = 64 << 10
 _SHORT_HEADER: Final = 384  # bytes; parsed headers up to this size are cached
 _MOST_HEADERS: Final = 32
-_KINDS: Final = {kind.value: kind for kind in Kind}
-_BARE: Final = frozenset({Kind.HEARTBEAT, Kind.CLOSE})
+_KINDS: Final = {kind.value: kind for kind in FrameKind}
+_BARE: Final = frozenset({FrameKind.HEARTBEAT, FrameKind.CLOSE})
 
 
-def _check_layout(specs: Sequence[TensorSpec], tensors: int, payload: int) -> None:
+def _check_layout(specs: Sequence[TensorHeader], tensors: int, payload: int) -> None:
     """Raise DataLossError unless the specs describe this number of tensors in this number of bytes."""
     total = 0
     for spec in specs:
@@ -47,7 +47,7 @@ def _check_layout(specs: Sequence[TensorSpec], tensors: int, payload: int) -> No
 
 
 class _Prefix(NamedTuple):
-    kind: Kind
+    kind: FrameKind
     more: bool
     request: int
     header: int
@@ -57,12 +57,12 @@ class _Prefix(NamedTuple):
     @property
     def inline(self) -> int:
         """Bytes of the payload in this frame, including the padding before it."""
-        if self.more or self.kind is Kind.CHUNK or not self.payload:
+        if self.more or self.kind is FrameKind.CHUNK or not self.payload:
             return 0
         return -(PREFIX.size + self.header) % ALIGNMENT + self.payload
 
 
-def _tensors_in(payload: memoryview, specs: Sequence[TensorSpec]) -> tuple[Array, ...]:
+def _tensors_in(payload: memoryview, specs: Sequence[TensorHeader]) -> tuple[Array, ...]:
     """Return the tensors of a message that consists of one frame."""
     tensors, end = [], 0
     for spec in specs:
@@ -87,7 +87,7 @@ class _Assembly:
 
     __slots__ = ("_destinations", "_pads", "_places", "document", "left", "prefix")
 
-    def __init__(self, prefix: _Prefix, specs: Sequence[TensorSpec], document: Document) -> None:
+    def __init__(self, prefix: _Prefix, specs: Sequence[TensorHeader], document: Document) -> None:
         self.prefix = prefix
         self.document = document
         self._destinations: list[Destination] = []
@@ -129,7 +129,7 @@ class _Assembly:
             data = data[place.nbytes :]
             self.filled(place.nbytes)
 
-    def message(self, filling: list[Strings] | None) -> Message:
+    def message(self, filling: list[Strings] | None) -> WireMessage:
         """Return the message.
 
         Args:
@@ -146,7 +146,7 @@ class _Assembly:
             if filling is not None and isinstance(found, Strings):
                 filling.append(found)
             tensors.append(found.array if isinstance(found, Strings) else found)
-        return Message(self.prefix.kind, self.prefix.request, self.document, tuple(tensors))
+        return WireMessage(self.prefix.kind, self.prefix.request, self.document, tuple(tensors))
 
 
 class Decoder:
@@ -198,7 +198,7 @@ class Decoder:
         self._direct: memoryview | None = None
         self._assembly: _Assembly | None = None
         self._chunk_left = 0
-        self._headers: dict[bytes, tuple[list[TensorSpec], Document]] = {}
+        self._headers: dict[bytes, tuple[list[TensorHeader], Document]] = {}
         self.frames = 0
 
     @property
@@ -224,7 +224,7 @@ class Decoder:
         """Return the memory for the next bytes. It is never empty, and valid until the next call of `received`."""
         return self._staging[self._end :] if self._direct is None else self._direct
 
-    def received(self, count: int) -> list[Message]:
+    def received(self, count: int) -> list[WireMessage]:
         """Return the messages that are complete once `count` bytes have been written into `buffer()`.
 
         Raises:
@@ -232,7 +232,7 @@ class Decoder:
             ResourceExhaustedError: a message exceeds a limit.
             UnimplementedError: the peer uses another version.
         """
-        found: list[Message] = []
+        found: list[WireMessage] = []
         if self._direct is not None and self._assembly is not None:
             if self._seal is not None:
                 self._seal.update(self._direct[:count])
@@ -247,7 +247,7 @@ class Decoder:
         self._compact()
         return found
 
-    def _parse(self, found: list[Message]) -> bool:
+    def _parse(self, found: list[WireMessage]) -> bool:
         """Parse one item of the staged bytes. Return False if more bytes are needed."""
         staged = self._end - self._start
         if self._chunk_left and self._assembly is not None:
@@ -266,7 +266,7 @@ class Decoder:
             return False
         prefix = self._prefix()
         needed = PREFIX.size + prefix.header + prefix.inline
-        if self._seal is not None and prefix.kind is not Kind.CHUNK:
+        if self._seal is not None and prefix.kind is not FrameKind.CHUNK:
             needed += TAG_BYTES
         if staged < needed:
             self._make_room(needed)
@@ -277,7 +277,7 @@ class Decoder:
         self._frame(prefix, frame, found)
         return True
 
-    def _end_of_chunk(self, assembly: _Assembly, found: list[Message]) -> None:
+    def _end_of_chunk(self, assembly: _Assembly, found: list[WireMessage]) -> None:
         # Staged bytes precede those in the socket, so read directly into the tensor only after they have been consumed.
         if self._chunk_left:
             self._direct = assembly.place(self._chunk_left) if self._start == self._end else None
@@ -288,7 +288,7 @@ class Decoder:
         else:
             self._end_of_frame(assembly, found)
 
-    def _check_chunk(self, assembly: _Assembly, seal: Seal, found: list[Message]) -> bool:
+    def _check_chunk(self, assembly: _Assembly, seal: Seal, found: list[WireMessage]) -> bool:
         tag = self._staging[self._start : min(self._end, self._start + TAG_BYTES)]
         if tag.nbytes < TAG_BYTES:
             return False
@@ -298,7 +298,7 @@ class Decoder:
         self._end_of_frame(assembly, found)
         return True
 
-    def _end_of_frame(self, assembly: _Assembly, found: list[Message]) -> None:
+    def _end_of_frame(self, assembly: _Assembly, found: list[WireMessage]) -> None:
         self.frames += 1
         if not assembly.left:
             self._assembly = None
@@ -322,17 +322,17 @@ class Decoder:
         _CHECKS.get(known, _check_message)(prefix, self._assembly)
         return prefix
 
-    def _frame(self, prefix: _Prefix, frame: memoryview, found: list[Message]) -> None:
+    def _frame(self, prefix: _Prefix, frame: memoryview, found: list[WireMessage]) -> None:
         if self._seal is not None:
             frame = self._opened(prefix, frame, self._seal)
-        if prefix.kind is Kind.CHUNK:
+        if prefix.kind is FrameKind.CHUNK:
             if self._arriving is not None:
                 self._arriving.add(prefix.payload)
             self._chunk_left = prefix.payload
             self.frames -= 1  # a chunk is counted when it is complete
             return
         if prefix.kind in _BARE:
-            found.append(Message(prefix.kind, prefix.request))
+            found.append(WireMessage(prefix.kind, prefix.request))
             return
         body = PREFIX.size + prefix.header
         specs, document = self._header(frame[PREFIX.size : body])
@@ -341,9 +341,9 @@ class Decoder:
             self._assembly = _Assembly(prefix, specs, document)
             return
         payload = frame[body + prefix.inline - prefix.payload :]
-        found.append(Message(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
+        found.append(WireMessage(prefix.kind, prefix.request, document, _tensors_in(payload, specs) if specs else ()))
 
-    def _header(self, data: memoryview) -> tuple[list[TensorSpec], Document]:
+    def _header(self, data: memoryview) -> tuple[list[TensorHeader], Document]:
         """Decode a header. Short ones are cached, because similar steps send identical headers."""
         if data.nbytes > _SHORT_HEADER:
             return decode_header(data, self._limits)
@@ -358,7 +358,7 @@ class Decoder:
         return found
 
     def _opened(self, prefix: _Prefix, frame: memoryview, seal: Seal) -> memoryview:
-        if prefix.kind is Kind.CHUNK:
+        if prefix.kind is FrameKind.CHUNK:
             # The tag of a chunk follows its payload, so it is checked at the end of the chunk.
             seal.begin(frame)
             return frame
@@ -400,8 +400,8 @@ def _check_chunk(prefix: _Prefix, assembly: _Assembly | None) -> None:
 
 
 def _check_bare(prefix: _Prefix, assembly: _Assembly | None) -> None:
-    if any(prefix._replace(request=0)[1:]) or (prefix.request and prefix.kind is Kind.CLOSE):
+    if any(prefix._replace(request=0)[1:]) or (prefix.request and prefix.kind is FrameKind.CLOSE):
         raise DataLossError(f"a {prefix.kind.name} frame with contents", expected="none", actual=tuple(prefix))
 
 
-_CHECKS: Final = {Kind.CHUNK: _check_chunk, Kind.HEARTBEAT: _check_bare, Kind.CLOSE: _check_bare}
+_CHECKS: Final = {FrameKind.CHUNK: _check_chunk, FrameKind.HEARTBEAT: _check_bare, FrameKind.CLOSE: _check_bare}

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from aioflow.errors import OpError
 from aioflow.net.comm import Comm
 from aioflow.net.frame_header import Document, Packed
-from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Message
+from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, WireMessage
 
 
-class Request(NamedTuple):
+class ServiceRequest(NamedTuple):
     """A request to a service.
 
     Attributes:
@@ -39,15 +39,15 @@ class Reply(NamedTuple):
     tensors: Sequence[Any] = ()
 
 
-Service: TypeAlias = Callable[[Request], Reply | Awaitable[Reply | None]]
-Taker: TypeAlias = Callable[[Request], None]
+Service: TypeAlias = Callable[[ServiceRequest], Reply | Awaitable[Reply | None]]
+Taker: TypeAlias = Callable[[ServiceRequest], None]
 
 
 REMEMBERED: Final = 2048  # replies without a waiting caller that are held back until the peer has to know of them
 UNANSWERED: Final = Reply()  # returned by a service if the caller does not wait for a reply
 
 
-class Answer(Protocol):
+class ReplyReceiver(Protocol):
     """The receiver of the answer to a call; futures conform to it."""
 
     def done(self) -> bool:
@@ -65,7 +65,7 @@ def packed(kind: str, header: Document) -> Packed:
     return Packed({"kind": kind, "timeout": None, "body": header})
 
 
-def payload_bytes(message: Message) -> int:
+def payload_bytes(message: WireMessage) -> int:
     """Return an upper bound of the bytes of the tensors; with strings, just any number above CHUNK_BYTES."""
     total = 0
     for tensor in message.tensors:
@@ -93,7 +93,7 @@ class Sending:
         self._group = group
 
     def start(
-        self, message: Message, after: asyncio.Task[OpError | None] | None = None
+        self, message: WireMessage, after: asyncio.Task[OpError | None] | None = None
     ) -> asyncio.Task[OpError | None]:
         """Start sending a message without waiting.
 
@@ -103,14 +103,14 @@ class Sending:
         """
         return self._group.create_task(self._send(message, after))
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: WireMessage) -> None:
         """Send a message. Raises OpError."""
         if payload_bytes(message) > CHUNK_BYTES:
             await self.finish(self.start(message))
         else:
             await self.comm.send(message, urgent=True)
 
-    def post(self, message: Message) -> bool:
+    def post(self, message: WireMessage) -> bool:
         """Send a message unless it would have to wait, and return whether it was sent. Raises OpError.
 
         Its arrays must never change.
@@ -123,7 +123,7 @@ class Sending:
         if error is not None:
             raise error
 
-    async def _send(self, message: Message, after: asyncio.Task[OpError | None] | None) -> OpError | None:
+    async def _send(self, message: WireMessage, after: asyncio.Task[OpError | None] | None) -> OpError | None:
         if after is not None:
             await asyncio.wait([after])
         try:

@@ -9,8 +9,9 @@ import msgpack
 
 from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.memory.values import Buffer
 from aioflow.net.limits import Limits
-from aioflow.net.tensor_format import Buffer, TensorSpec, parse_spec
+from aioflow.net.tensor_format import TensorHeader, parse_spec
 
 # The encoding of empty bytes, which may also occur inside another value. Other bytes are rejected by `max_bin_len`.
 _NO_BYTES: Final = b"\xc4\x00"
@@ -30,9 +31,9 @@ class Packed(dict[str, Any]):
     def __init__(self, document: Document) -> None:
         super().__init__(document)
         # One tuple, replaced as a whole, because several threads may send the document.
-        self._known: tuple[list[TensorSpec] | None, bytes] = None, b""
+        self._known: tuple[list[TensorHeader] | None, bytes] = None, b""
 
-    def header(self, specs: list[TensorSpec], limits: Limits) -> bytes:
+    def header(self, specs: list[TensorHeader], limits: Limits) -> bytes:
         """Return the encoded header; see `encode_header`."""
         known, header = self._known
         if specs != known:
@@ -41,7 +42,7 @@ class Packed(dict[str, Any]):
         return header
 
 
-def encode_header(specs: Sequence[TensorSpec], document: Document, limits: Limits) -> bytes:
+def encode_header(specs: Sequence[TensorHeader], document: Document, limits: Limits) -> bytes:
     """Encode the specs of the tensors and the document.
 
     Raises:
@@ -64,7 +65,7 @@ def encode_header(specs: Sequence[TensorSpec], document: Document, limits: Limit
     return header
 
 
-def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorSpec], dict[str, Any]]:
+def decode_header(data: Buffer, limits: Limits) -> tuple[list[TensorHeader], dict[str, Any]]:
     """Decode a header to the specs of the tensors and the document.
 
     Raises:

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError
+from aioflow.memory.values import Buffer
 from aioflow.net.frame_header import Packed, check_counts, encode_header
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.tensor_format import Buffer, TensorSpec, to_wire
+from aioflow.net.tensor_format import TensorHeader, to_wire
 
 MAGIC: Final = b"aiof"
 VERSION: Final = 2
@@ -34,7 +35,7 @@ MORE: Final = 1
 _ZEROS: Final = bytes(ALIGNMENT)
 
 
-class Kind(enum.IntEnum):
+class FrameKind(enum.IntEnum):
     """The kind of a frame. Those below REQUEST are handled by the connection and never reach its user."""
 
     HEARTBEAT = 1
@@ -49,7 +50,7 @@ class Kind(enum.IntEnum):
     LENT = 25
 
 
-class Message(NamedTuple):
+class WireMessage(NamedTuple):
     """A message to send, or a received one.
 
     Attributes:
@@ -60,13 +61,13 @@ class Message(NamedTuple):
         tensors: Arrays or NumPy scalars; they are received as arrays.
     """
 
-    kind: Kind
+    kind: FrameKind
     request: int = 0
     header: Mapping[str, Any] = {}
     tensors: Sequence[Any] = ()
 
 
-class Encoded(NamedTuple):
+class EncodedMessage(NamedTuple):
     """An encoded message.
 
     Attributes:
@@ -114,10 +115,10 @@ class Encoded(NamedTuple):
             yield self._chunk(parts, chunk_bytes - room)
 
     def _chunk(self, parts: list[Buffer], size: int) -> list[Buffer]:
-        return [PREFIX.pack(MAGIC, VERSION, Kind.CHUNK, 0, self.request, 0, 0, size), *parts]
+        return [PREFIX.pack(MAGIC, VERSION, FrameKind.CHUNK, 0, self.request, 0, 0, size), *parts]
 
 
-def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+def encode(message: WireMessage, limits: Limits = DEFAULT_LIMITS) -> EncodedMessage:
     """Encode a message. Tensor data is copied only for small messages or if it is not contiguous.
 
     Raises:
@@ -125,7 +126,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
         DTypeError: a tensor cannot be sent.
         ResourceExhaustedError: the message exceeds a limit.
     """
-    specs: list[TensorSpec] = []
+    specs: list[TensorHeader] = []
     buffers, total = [], 0
     for value in message.tensors:
         spec, buffer = to_wire(value, limits)
@@ -136,7 +137,7 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
         buffers.append(memoryview(buffer))
         total = start + spec.nbytes
     # The prefix has 64 bits for the number. Kinds below REQUEST belong to the connection itself.
-    if not 0 <= message.request < 2**64 or message.kind < Kind.REQUEST:
+    if not 0 <= message.request < 2**64 or message.kind < FrameKind.REQUEST:
         raise InvalidArgumentError("not a message that can be sent", actual=(message.kind, message.request))
     document = message.header
     header = document.header(specs, limits) if type(document) is Packed else encode_header(specs, document, limits)
@@ -147,13 +148,13 @@ def encode(message: Message, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     )
     size = len(header) + total
     if large:
-        return Encoded(prefix + header, header, message.request, tuple(buffers), size)
+        return EncodedMessage(prefix + header, header, message.request, tuple(buffers), size)
     gap = _ZEROS[: -(PREFIX.size + len(header)) % ALIGNMENT] if total else b""
     # Small tensors are copied into the frame. That takes one write, and frees the caller's arrays at once.
-    return Encoded(b"".join([prefix, header, gap, *buffers]), header, message.request, (), size)
+    return EncodedMessage(b"".join([prefix, header, gap, *buffers]), header, message.request, (), size)
 
 
-def bare_frame(kind: Kind, number: int = 0) -> bytes:
+def bare_frame(kind: FrameKind, number: int = 0) -> bytes:
     """Return a frame without content: a HEARTBEAT, which has a number, or a CLOSE."""
     return PREFIX.pack(MAGIC, VERSION, kind, 0, number, 0, 0, 0)
 

@@ -12,9 +12,9 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.net.comm import gone
-from aioflow.net.framing import Message
+from aioflow.net.framing import WireMessage
 
-OnMessage: TypeAlias = Callable[[Message], None]
+OnMessage: TypeAlias = Callable[[WireMessage], None]
 OnEnd: TypeAlias = Callable[[OpError | None], None]
 
 
@@ -59,7 +59,7 @@ class Inbox:
     def __init__(self, room: int, on_room: Callable[[], None]) -> None:
         self._room = room
         self._on_room = on_room
-        self._queue: deque[tuple[Message, int]] = deque()
+        self._queue: deque[tuple[WireMessage, int]] = deque()
         self._unread = 0
         self._waiter: asyncio.Future[None] | None = None
         self._finished = False
@@ -68,7 +68,7 @@ class Inbox:
         self._on_end: OnEnd | None = None
         self.full = False
 
-    def put(self, message: Message, size: int) -> None:
+    def put(self, message: WireMessage, size: int) -> None:
         """Queue or dispatch a message that counts for `size` bytes."""
         if self._finished:
             return
@@ -109,7 +109,7 @@ class Inbox:
         if self._waiter is not None or self._on_message is not None:
             raise FailedPreconditionError(f"two tasks receive from {peer}", expected="one at a time", actual="two")
 
-    async def receive(self, peer: str) -> Message | None:
+    async def receive(self, peer: str) -> WireMessage | None:
         """Return the next message, or None after a graceful close.
 
         Raises:
@@ -129,7 +129,7 @@ class Inbox:
                 self._waiter = None
         return self._pop()
 
-    def _pop(self) -> Message:
+    def _pop(self) -> WireMessage:
         message, size = self._queue.popleft()
         self._unread -= size
         if self.full and self._unread <= self._room // 2:

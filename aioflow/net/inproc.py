@@ -23,7 +23,7 @@ from aioflow.net.accepting import Connections
 from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed, nothing_to_tell
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.frame_header import decode_header
-from aioflow.net.framing import Encoded, Message, encode
+from aioflow.net.framing import EncodedMessage, WireMessage, encode
 from aioflow.net.inbox import Inbox
 
 _LISTENERS: Final[dict[str, InprocListener]] = {}
@@ -69,14 +69,14 @@ class InprocComm(ClosedByBlock):
         """Return 0, since messages arrive immediately; see `Comm`."""
         return 0.0
 
-    def post(self, message: Message) -> bool:
+    def post(self, message: WireMessage) -> bool:
         """Send a message unless the peer's inbox is full; see `Comm`."""
         if self._other._inbox.full:
             return False
         self._send(message)
         return True
 
-    async def send(self, message: Message, *, urgent: bool = False) -> None:
+    async def send(self, message: WireMessage, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
         self._send(message)
         other = self._other
@@ -86,7 +86,7 @@ class InprocComm(ClosedByBlock):
             other._senders.append(waiter)
             await waiter
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WireMessage) -> None:
         encoded = encode(message, self.limits)
         self._require_open()
         other = self._other
@@ -99,7 +99,7 @@ class InprocComm(ClosedByBlock):
             return
         other._inbox.put(received, encoded.size)
 
-    def _received(self, message: Message, encoded: Encoded) -> Message:
+    def _received(self, message: WireMessage, encoded: EncodedMessage) -> WireMessage:
         self.used_at = self._loop.time()
         limits = self.limits
         # The sender has checked its own limits in `encode`; these are the receiver's.
@@ -108,9 +108,9 @@ class InprocComm(ClosedByBlock):
         specs, document = decode_header(encoded.header, limits)
         if len(specs) > limits.tensors:
             raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=len(specs))
-        return Message(message.kind, message.request, document, tuple(_kept(tensor) for tensor in message.tensors))
+        return WireMessage(message.kind, message.request, document, tuple(_kept(tensor) for tensor in message.tensors))
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> WireMessage | None:
         """Return the next message, or None; see `Comm`."""
         return await self._inbox.receive(self.peer)
 

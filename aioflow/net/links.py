@@ -13,7 +13,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from aioflow.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, UnavailableError
-from aioflow.net.channel import Channel, Reply, Request, Taker
+from aioflow.net.channel import Channel, Reply, ServiceRequest, Taker
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
@@ -308,11 +308,11 @@ class Link:
         self._opens_files = hello.files
         self._hub.peers[hello.task] = incarnation
 
-    async def _is_wanted(self, request: Request) -> Reply:
+    async def _is_wanted(self, request: ServiceRequest) -> Reply:
         step = parse(Wanted, request.header).step
         return Reply(WhetherWanted(self._worker is not None and self._worker.steps.wants(step))._asdict())
 
-    def _on_abort(self, request: Request) -> None:
+    def _on_abort(self, request: ServiceRequest) -> None:
         asked = parse(Abort, request.header)
         if self._worker is not None:
             self._worker.steps.failed(asked.step, decode_error(asked.error, request.peer))

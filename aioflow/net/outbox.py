@@ -33,7 +33,7 @@ _IN_FLIGHT: Final = 64 << 20  # bytes
 _ASK_SECONDS: Final = 0.2  # between requests that confirm arrival
 _REMEMBERED: Final = 1024  # headers
 
-Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
+OpenChannel: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Outbox:
             A value alone in the queue may be larger.
     """
 
-    def __init__(self, reach: Reach, *, confirms: bool = False, most: int = DEFAULT_LIMITS.unsent_bytes) -> None:
+    def __init__(self, reach: OpenChannel, *, confirms: bool = False, most: int = DEFAULT_LIMITS.unsent_bytes) -> None:
         self._reach = reach
         self._most = most
         self._confirms = confirms
@@ -152,7 +152,7 @@ def _unread(most: int, actual: int) -> ResourceExhaustedError:
 class _SendQueue:
     """The send queue of one task."""
 
-    def __init__(self, task: str, reach: Reach, confirms: bool, most: int) -> None:
+    def __init__(self, task: str, reach: OpenChannel, confirms: bool, most: int) -> None:
         self._task = task
         self._most = most
         self._reach = reach

@@ -47,7 +47,7 @@ SHARES: Final = 16  # this end supports the messages of `shared_memory`, and all
 _KNOWN: Final = PROVES | SEALS | CLIENT | TASK | SHARES
 
 
-class Hello(NamedTuple):
+class HelloFields(NamedTuple):
     """The fields of a hello."""
 
     incarnation: int
@@ -60,7 +60,7 @@ class Hello(NamedTuple):
         return _HELLO.pack(_MAGIC, self.version, self.oldest, self.flags, self.incarnation, 0)
 
 
-def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
+def parse_hello(data: bytes | bytearray | memoryview) -> HelloFields:
     """Parse the hello of a peer.
 
     Raises:
@@ -78,7 +78,7 @@ def parse_hello(data: bytes | bytearray | memoryview) -> Hello:
         raise DataLossError(
             "the peer requests unknown features", expected=f"bits of {_KNOWN}", actual=(flags, reserved)
         )
-    return Hello(incarnation, version, oldest, flags)
+    return HelloFields(incarnation, version, oldest, flags)
 
 
 WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof have the same length
@@ -97,16 +97,16 @@ def is_client_secret(secret: bytes) -> bool:
     return secret.startswith(_CLIENT)
 
 
-class Role(enum.Enum):
+class ConnectionEnd(enum.Enum):
     """The end of a connection."""
 
     CONNECTING = b"connecting"
     LISTENING = b"listening"
 
     @property
-    def other(self) -> Role:
+    def other(self) -> ConnectionEnd:
         """The opposite end."""
-        return Role.LISTENING if self is Role.CONNECTING else Role.CONNECTING
+        return ConnectionEnd.LISTENING if self is ConnectionEnd.CONNECTING else ConnectionEnd.CONNECTING
 
 
 class Proving:
@@ -132,7 +132,7 @@ class Proving:
 
     def __init__(
         self,
-        role: Role,
+        role: ConnectionEnd,
         incarnation: int,
         secret: bytes | None,
         seals: bool,
@@ -143,10 +143,10 @@ class Proving:
         self._role = role
         self._secret = secret
         flags = _flags(secret, seals, is_task)
-        self._hello = Hello(incarnation, flags=flags | SHARES if shares else flags)
+        self._hello = HelloFields(incarnation, flags=flags | SHARES if shares else flags)
         self.opening = self._hello.to_bytes() + (b"" if secret is None else nonce)
         self._peer_opening = b""
-        self.peer: Hello | None = None
+        self.peer: HelloFields | None = None
         self.done = False
         self.last_words = b""
         self._next: Callable[[bytes], bytes] = self._greeted
@@ -197,7 +197,7 @@ class Proving:
             raise UnauthenticatedError("the peer has no secret, and this process requires the cluster's secret")
         if peer.flags & CLIENT:
             # Listening ends are tasks, which have the full secret: one with the clients' secret only is an impostor.
-            if peer.flags & TASK or self._role is Role.CONNECTING:
+            if peer.flags & TASK or self._role is ConnectionEnd.CONNECTING:
                 raise UnauthenticatedError("the peer has only the secret of clients and is not a task of the cluster")
             if self._secret is not None and not is_client_secret(self._secret):
                 # The peer cannot derive anything from the full secret, so both ends use the clients' secret from here
@@ -216,33 +216,33 @@ class Proving:
         self._next = self._proved
         # The listening end answers only after this proof, so an unauthenticated client gets nothing from which it could
         # guess the secret offline.
-        return self._proof(self._role) if self._role is Role.CONNECTING else b""
+        return self._proof(self._role) if self._role is ConnectionEnd.CONNECTING else b""
 
     def _proved(self, word: bytes) -> bytes:
         # In constant time, so that the duration tells nothing about the expected proof.
         if not hmac.compare_digest(word, self._proof(self._role.other)):
-            if self._role is Role.LISTENING:
+            if self._role is ConnectionEnd.LISTENING:
                 # Tells the other end the cause; it would otherwise see a closed connection only.
                 self.last_words = _REFUSED
             elif word == _REFUSED:
                 raise UnauthenticatedError("the peer has a different secret: it rejected this process's proof")
             raise UnauthenticatedError("the peer did not prove that it has the cluster's secret")
         self.done = True
-        return self._proof(self._role) if self._role is Role.LISTENING else b""
+        return self._proof(self._role) if self._role is ConnectionEnd.LISTENING else b""
 
     @property
     def peer_is_task(self) -> bool:
         """True if the other end declares itself a task. To be trusted once `done`."""
         return self.peer is not None and bool(self.peer.flags & TASK)
 
-    def _proof(self, role: Role) -> bytes:
+    def _proof(self, role: ConnectionEnd) -> bytes:
         return self._derived(b"aioflow proof: ", role)
 
-    def _derived(self, purpose: bytes, role: Role) -> bytes:
+    def _derived(self, purpose: bytes, role: ConnectionEnd) -> bytes:
         # Both ends must hash the same bytes, so the connecting end's come first. The role in the text keeps the
         # listening end's proof from being a reflection of the other.
         openings = (self.opening, self._peer_opening)
-        ordered = openings if self._role is Role.CONNECTING else openings[::-1]
+        ordered = openings if self._role is ConnectionEnd.CONNECTING else openings[::-1]
         return hmac.digest(self._secret or b"", purpose + role.value + b"\n" + b"".join(ordered), "sha256")
 
 

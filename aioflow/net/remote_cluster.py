@@ -27,7 +27,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.device_spec import task_of
 from aioflow.net.chance import fresh_number
-from aioflow.net.channel import Channel, Request
+from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
 from aioflow.net.comm import CommOptions
@@ -255,7 +255,7 @@ class RemoteCluster:
         link = self._links.get(task)
         return None if link is None else link.connection
 
-    def _deliver(self, request: Request) -> None:
+    def _deliver(self, request: ServiceRequest) -> None:
         self._client.deliver(request)
 
     # -- plans --------------------------------------------------------------------------------------------------------

@@ -12,15 +12,15 @@ from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from aioflow.net.comm import bare
 from aioflow.net.errors_codec import encode_error
-from aioflow.net.exchange import REMEMBERED, UNANSWERED, Reply, Request, Sending, Service, Taker, payload_bytes
-from aioflow.net.framing import INLINE_BYTES, Kind, Message
+from aioflow.net.exchange import REMEMBERED, UNANSWERED, Reply, Sending, Service, ServiceRequest, Taker, payload_bytes
+from aioflow.net.framing import INLINE_BYTES, FrameKind, WireMessage
 from aioflow.net.open_requests import OpenRequests
 from aioflow.net.tensor_format import bytes_of
 
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop supports longer timers
 
 
-class Requests:
+class RequestHandler:
     """The server side of a channel.
 
     Args:
@@ -62,7 +62,7 @@ class Requests:
         """True if a request is unanswered or a push is being processed."""
         return bool(self._serving or self._pushes)
 
-    def on_request(self, message: Message) -> None:
+    def on_request(self, message: WireMessage) -> None:
         """Process a REQUEST message. Raises DataLossError if it is malformed."""
         if self._deaf:
             return
@@ -99,7 +99,7 @@ class Requests:
         if isinstance(answer, Coroutine):
             answer.close()  # never started, if the task was cancelled before it began
 
-    def _parsed(self, message: Message) -> Request:
+    def _parsed(self, message: WireMessage) -> ServiceRequest:
         header = message.header
         kind, timeout, body = header.get("kind"), header.get("timeout"), header.get("body")
         timed = timeout is None or (type(timeout) in (int, float) and timeout >= 0)
@@ -107,13 +107,13 @@ class Requests:
             raise DataLossError(
                 f"a malformed request from {self._comm.peer}", expected="kind, timeout, body", actual=brief(header)
             )
-        return Request(kind, body, message.tensors, self._comm.peer, timeout, message.request)
+        return ServiceRequest(kind, body, message.tensors, self._comm.peer, timeout, message.request)
 
     def _refuse(self, number: int, error: ResourceExhaustedError) -> None:
         """Answer a request that exceeds the limits. Raises the error if the peer does not read such answers."""
         # Without a traceback: formatting one takes ten times as long as the rest, and thousands of requests may be
         # refused in one turn of the event loop.
-        refusal = Message(Kind.FAILURE, number, encode_error(bare(error), self._limits.header_bytes))
+        refusal = WireMessage(FrameKind.FAILURE, number, encode_error(bare(error), self._limits.header_bytes))
         if self._comm.post(refusal):
             return
         if len(self._refusals) >= self._limits.open_requests:
@@ -122,7 +122,7 @@ class Requests:
         self._refusals.add(task)
         task.add_done_callback(self._refusals.discard)
 
-    def _service(self, request: Request) -> Service:
+    def _service(self, request: ServiceRequest) -> Service:
         found = self._services.get(request.kind)
         if found is None:
             raise UnimplementedError(
@@ -135,16 +135,16 @@ class Requests:
         if failure is not None and not self._comm.post(failure):
             await asyncio.wait([self._sending.start(failure)])
 
-    async def _reply(self, number: int, answer: Awaitable[Reply | None]) -> Message | None:
+    async def _reply(self, number: int, answer: Awaitable[Reply | None]) -> WireMessage | None:
         """Send a reply. Return the failure to be sent in its place, if any."""
         try:
             reply = await answer or Reply()
             if not self._post(number, reply):
-                await self._send(Message(Kind.REPLY, number, reply.header, reply.tensors))
+                await self._send(WireMessage(FrameKind.REPLY, number, reply.header, reply.tensors))
         # The caller sends the failure: that may wait for long, and this frame and the traceback hold a large reply.
         except Exception as error:  # not for cancellation: then the caller has given up, or is gone
             if not self._comm.closed:
-                return Message(Kind.FAILURE, number, encode_error(error, self._limits.header_bytes))
+                return WireMessage(FrameKind.FAILURE, number, encode_error(error, self._limits.header_bytes))
         return None
 
     def _post(self, number: int, reply: Reply) -> bool:
@@ -153,11 +153,11 @@ class Requests:
         if reply is UNANSWERED:
             self._unanswered.append(number)
             return True
-        message = Message(Kind.REPLY, number, reply.header, reply.tensors)
+        message = WireMessage(FrameKind.REPLY, number, reply.header, reply.tensors)
         # The arrays of a larger reply are not copied into the frame, and may change before they are sent.
         return payload_bytes(message) <= INLINE_BYTES and self._comm.post(message)
 
-    async def _send(self, message: Message) -> None:
+    async def _send(self, message: WireMessage) -> None:
         """Send an answer when there is room. Raises ResourceExhaustedError if the peer leaves too many bytes unread."""
         size, most = sum(map(bytes_of, message.tensors)), self._limits.unsent_bytes
         # A single answer may exceed the limit: otherwise it could never be sent.
@@ -171,7 +171,7 @@ class Requests:
         finally:
             self._owed -= size
 
-    def on_push(self, message: Message) -> None:
+    def on_push(self, message: WireMessage) -> None:
         """Process a PUSH message.
 
         Raises:
@@ -192,7 +192,7 @@ class Requests:
         task.add_done_callback(self._pushes.discard)
         task.add_done_callback(lambda _: self._open.give(size))
 
-    async def _take(self, request: Request) -> None:
+    async def _take(self, request: ServiceRequest) -> None:
         try:
             answer = self._service(request)(request)
             if not isinstance(answer, Reply):
@@ -200,11 +200,11 @@ class Requests:
         except Exception as error:
             self._push_failed(request, error)
 
-    def _push_failed(self, request: Request, error: Exception) -> None:
+    def _push_failed(self, request: ServiceRequest, error: Exception) -> None:
         known = error if isinstance(error, OpError) else UnavailableError(f"a push has failed: {error}")
         self._on_bad_push(known, f"a push of kind {brief(request.kind)} has failed: {error}")
 
-    def on_cancel(self, message: Message) -> None:
+    def on_cancel(self, message: WireMessage) -> None:
         """Process a CANCEL message."""
         task = self._serving.get(message.request)
         if task is None:
@@ -221,13 +221,13 @@ class Requests:
     def tell_all(self) -> None:
         """Send the answers that were omitted. After a graceful close, an unanswered request counts as never begun."""
         for number in self._unanswered:
-            message = Message(Kind.REPLY, number)
+            message = WireMessage(FrameKind.REPLY, number)
             if not self._comm.post(message):
                 self._sending.start(message)
 
     def tell_now(self) -> bool:
         """Send the omitted answers without waiting. Return True if all could be sent."""
-        return all(self._comm.post(Message(Kind.REPLY, number)) for number in self._unanswered)
+        return all(self._comm.post(WireMessage(FrameKind.REPLY, number)) for number in self._unanswered)
 
     def refuse(self) -> None:
         """Accept no more requests."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -24,10 +23,10 @@ from aioflow.errors import (
 )
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.memory.values import Array
-from aioflow.net.channel import Channel
 from aioflow.net.directory_rows import Resource, check_home, check_homes, check_places, pack_rows, read_homes, size_of
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import CLAIM, HOLDS
+from aioflow.net.outbox import OpenChannel
 from aioflow.net.quota import Quota
 from aioflow.runtime.worker import Worker
 
@@ -38,7 +37,6 @@ _SECONDS: Final = 2.0
 _PAUSE: Final = 0.05  # seconds between attempts to connect
 _ANSWERS: Final = 64  # maximum resources per name in the answer of one task, on average
 
-Reach: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 Name: TypeAlias = tuple[str, str]  # container and name of resources
 
 
@@ -129,7 +127,7 @@ class ResourceDirectory:
         self,
         holdings: Holdings,
         others: Callable[[], Sequence[str]],
-        reach: Reach,
+        reach: OpenChannel,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self._limits = limits

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aioflow.errors import DataLossError
-from aioflow.net.framing import Encoded
-from aioflow.net.tensor_format import Buffer
+from aioflow.memory.values import Buffer
+from aioflow.net.framing import EncodedMessage
 
 TAG_BYTES: Final = 16
 SEALED_CHUNK_BYTES: Final = 1 << 20  # hashing one takes about a millisecond of the event loop
@@ -58,8 +58,8 @@ class Seal:
         self.begin(*frame)
         return [*frame, self._hash.digest()]
 
-    def whole(self, encoded: Encoded) -> list[Buffer]:
-        """Return the buffers of a message with tags, in the form of `Encoded.whole`.
+    def whole(self, encoded: EncodedMessage) -> list[Buffer]:
+        """Return the buffers of a message with tags, in the form of `EncodedMessage.whole`.
 
         Frames are numbered, so send these before any other frame is sealed.
         """

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from aioflow.net.framing import CHUNK_BYTES, Encoded, Message, encode
+from aioflow.memory.values import Buffer
+from aioflow.net.framing import CHUNK_BYTES, EncodedMessage, WireMessage, encode
 from aioflow.net.limits import Limits
 from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.shared_memory.sharing import Sharing
-from aioflow.net.tensor_format import Buffer
 
 # Bytes; some transports join buffers, which up to about this size is cheaper than another call.
 _JOINED: Final = 1 << 20
@@ -72,7 +72,7 @@ class Sender:
         """Add a tag to each frame from now on."""
         self._seal, self._piece = seal, SEALED_CHUNK_BYTES
 
-    def post(self, message: Message) -> bool:
+    def post(self, message: WireMessage) -> bool:
         """Send a message in one piece if no waiting is needed; see `Comm`."""
         self._require_open()
         if not self.is_ready or self.turn.locked():
@@ -93,7 +93,7 @@ class Sender:
         self._posted_bytes += encoded.size
         return True
 
-    async def send(self, message: Message, *, urgent: bool = False) -> None:
+    async def send(self, message: WireMessage, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
         if self._sharing.takes(message):
             self._require_open()
@@ -113,7 +113,7 @@ class Sender:
         async with self.turn:
             await self._send_in_turn(encoded)
 
-    async def _send_in_turn(self, encoded: Encoded) -> None:
+    async def _send_in_turn(self, encoded: EncodedMessage) -> None:
         await self._written()
         self._require_open()
         if encoded.payload_bytes <= self._piece:
@@ -124,7 +124,7 @@ class Sender:
         # The transport may hold views of the caller's arrays, which may change once this has returned.
         await self._written()
 
-    async def _write_in_chunks(self, encoded: Encoded) -> None:
+    async def _write_in_chunks(self, encoded: EncodedMessage) -> None:
         self.write_bare(encoded.head)
         try:
             for buffers in encoded.chunks(self._piece):
@@ -138,7 +138,7 @@ class Sender:
             self._abort("a send was stopped in the middle of a message")
             raise
 
-    def write(self, encoded: Encoded) -> None:
+    def write(self, encoded: EncodedMessage) -> None:
         """Write a message in one piece, after the posted messages."""
         self.flush()
         self._write(encoded.whole() if self._seal is None else self._seal.whole(encoded), encoded.size)

@@ -35,7 +35,7 @@ from aioflow.errors import (
 from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.net.addresses import PortReservation, bound_place, join_host, split_address, split_host
 from aioflow.net.channel import Channel
-from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address, parse_task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId, comm_address, parse_task
 from aioflow.net.comm import CommOptions, fresh_incarnation
 from aioflow.net.credentials import Credentials
 from aioflow.net.messages import Hello, settings_document
@@ -393,7 +393,7 @@ class Server:
         await self.stop()
 
 
-def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> Task:
+def _chosen(cluster: ClusterSpec, job: str | None, index: int | None) -> TaskId:
     found = [t for t in cluster.tasks() if job in (None, t.job) and index in (None, t.number)]
     if len(found) != 1:
         raise InvalidArgumentError(

@@ -20,8 +20,8 @@ from aioflow.errors import CancelledError, DataLossError, InvalidArgumentError, 
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
 from aioflow.memory.values import Value
-from aioflow.net.admission import Admission
-from aioflow.net.channel import Request
+from aioflow.net.admission import StepAdmission
+from aioflow.net.channel import ServiceRequest
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import Deliver, Parsed, from_wire
 from aioflow.net.outbox import Parcel
@@ -34,7 +34,7 @@ from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import GiveBack, Step, has_failed
 from aioflow.runtime.worker import Begun, Worker, WorkerState
 
-Push: TypeAlias = Callable[[Parcel], None]
+SendParcel: TypeAlias = Callable[[Parcel], None]
 
 _NAMES: Final = 4096  # more than the devices of a cluster; bounded, since peers could invent names
 _HELD_SECONDS: Final = 2.0  # for which elements taken by an ended step are held for an `abort`
@@ -59,7 +59,7 @@ class TaskWorker:
     def __init__(
         self,
         worker: Worker,
-        push: Push,
+        push: SendParcel,
         is_task: Callable[[str], bool] = lambda _: True,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -74,7 +74,7 @@ class TaskWorker:
         self._closed = False
         self._parsed = Parsed(Deliver)
         self.task = _owner_of(next(iter(worker.devices)))
-        self.admission = Admission(self.task)
+        self.admission = StepAdmission(self.task)
 
     def _rendezvous(self, step: int) -> Rendezvous:
         def push(edge: str, tag: str, value: Value, to: str) -> None:
@@ -108,7 +108,7 @@ class TaskWorker:
         self._closed = True
         self.steps.close()
 
-    def deliver(self, request: Request, source: Hashable = None) -> None:
+    def deliver(self, request: ServiceRequest, source: Hashable = None) -> None:
         """Deliver a value that has arrived over a connection.
 
         Args:
@@ -413,7 +413,7 @@ class WorkerSession:
         """Deliver a value sent within this process. Thread-safe."""
         self._owner.take(parcel)
 
-    def deliver(self, request: Request) -> None:
+    def deliver(self, request: ServiceRequest) -> None:
         """Deliver a value that has arrived over a connection."""
         self._owner.deliver(request)
 

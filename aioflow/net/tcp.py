@@ -23,16 +23,16 @@ from aioflow.net.chance import fresh_number
 from aioflow.net.comm import ClosedByBlock, CommOptions, Idle, bare, gone, needed, nothing_to_tell
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error, encode_error
-from aioflow.net.framing import Kind, Message, bare_frame, encode
+from aioflow.net.framing import FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.heartbeat import Heartbeat, SentHeartbeats
 from aioflow.net.inbox import Inbox, OnEnd, OnMessage
 from aioflow.net.inherited import Inherited
-from aioflow.net.proving import NONCE_BYTES, Proving, Role
+from aioflow.net.proving import NONCE_BYTES, ConnectionEnd, Proving
 from aioflow.net.sender import Sender
 from aioflow.net.shared_memory.sharing import Sharing
 from aioflow.net.tensor_format import Strings
 
-_CLOSE: Final = bare_frame(Kind.CLOSE)
+_CLOSE: Final = bare_frame(FrameKind.CLOSE)
 
 
 class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
@@ -61,7 +61,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
     _begun = _filling = False
 
     def __init__(
-        self, role: Role, options: CommOptions, peer: str | None = None, arrivals: Arrivals | None = None
+        self, role: ConnectionEnd, options: CommOptions, peer: str | None = None, arrivals: Arrivals | None = None
     ) -> None:
         self._role, self._arrivals = role, arrivals
         self.peer = peer or "a TCP peer"
@@ -234,19 +234,19 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         self._sharing.tick()
         # While writing is paused, data is on its way, which counts as a sign of life.
         if self._sender.is_ready and not self._transport.is_closing():
-            self._sender.write_bare(bare_frame(Kind.HEARTBEAT, self._beats.sent(self._loop.time())))
+            self._sender.write_bare(bare_frame(FrameKind.HEARTBEAT, self._beats.sent(self._loop.time())))
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    def _take(self, messages: Sequence[WireMessage]) -> None:
         for message in self._sharing.within(messages):
             self._arrived(message)
 
-    def _hold(self, messages: Sequence[Message]) -> None:
+    def _hold(self, messages: Sequence[WireMessage]) -> None:
         """Decode strings in several turns of the event loop, then hand the messages over. Read nothing before."""
         self._filling = True
         self._transport.pause_reading()
         self._loop.call_soon(self._fill, messages)
 
-    def _fill(self, messages: Sequence[Message]) -> None:
+    def _fill(self, messages: Sequence[WireMessage]) -> None:
         if self._strings and self._error is None:
             if self._strings[-1].take():
                 self._strings.pop()
@@ -269,9 +269,9 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             if not self._filling and not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _arrived(self, message: Message) -> None:
-        if message.kind >= Kind.REQUEST:
-            if message.kind is Kind.FAILURE and not message.request:
+    def _arrived(self, message: WireMessage) -> None:
+        if message.kind >= FrameKind.REQUEST:
+            if message.kind is FrameKind.FAILURE and not message.request:
                 raise decode_error(message.header, self.peer)  # the peer has closed with a reason
             self.used_at = self._heard_at
             size = sum(tensor.nbytes for tensor in message.tensors)
@@ -279,9 +279,9 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
             if self._inbox.full and self._reading:
                 self._reading = False
                 self._transport.pause_reading()
-        elif message.kind is Kind.HEARTBEAT:
+        elif message.kind is FrameKind.HEARTBEAT:
             self.heard = max(self.heard, message.request)
-        elif message.kind is Kind.CLOSE:
+        elif message.kind is FrameKind.CLOSE:
             # Queued messages can still be received, followed by None.
             self._closed_gracefully = True
             self._end(UnavailableError(f"{self.peer} closed the connection"), None)
@@ -317,11 +317,11 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if self._error is not None:
             raise gone(self.peer, self._error)
 
-    def post(self, message: Message) -> bool:
+    def post(self, message: WireMessage) -> bool:
         """Send a message in one piece if no waiting is needed; see `Comm`."""
         return self._sender.post(message)
 
-    async def send(self, message: Message, *, urgent: bool = False) -> None:
+    async def send(self, message: WireMessage, *, urgent: bool = False) -> None:
         """Send a message; see `Comm`."""
         await self._sender.send(message, urgent=urgent)
 
@@ -334,7 +334,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         """Return the seconds since this end sent a heartbeat; see `Comm`."""
         return self._beats.since(beat, self._loop.time())
 
-    async def receive(self) -> Message | None:
+    async def receive(self) -> WireMessage | None:
         """Return the next message, or None; see `Comm`."""
         return await self._inbox.receive(self.peer)
 
@@ -379,7 +379,7 @@ class TcpComm(ClosedByBlock, asyncio.BufferedProtocol):
         if self._error is None and not self._sender.turn.locked():
             if not self.tell():
                 error.may_have_been_applied = True
-            reason = Message(Kind.FAILURE, 0, encode_error(error, self.limits.header_bytes))
+            reason = WireMessage(FrameKind.FAILURE, 0, encode_error(error, self.limits.header_bytes))
             self._sender.write(encode(reason, self.limits))
             self._end(error, error)
             # Closing first flushes the transport's buffer, which takes forever if the peer does not read: hence the
@@ -426,7 +426,7 @@ async def connect_tcp(place: str, options: CommOptions, peer: str) -> TcpComm:
     if tls is not None:
         # `host` is the name that the caller gave, not the resolved address: the certificate is checked against it.
         secured = dict(ssl=tls.connecting(), server_hostname=host, **tls_times(options))
-    comm = TcpComm(Role.CONNECTING, options, peer)
+    comm = TcpComm(ConnectionEnd.CONNECTING, options, peer)
     try:
         await _connected(comm, f"{host}:{port}", (address, port), secured)
         await comm.opened()

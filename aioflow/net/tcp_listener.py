@@ -16,7 +16,7 @@ from aioflow.net.addresses import reserved_socket, resolved, split_host
 from aioflow.net.arriving import Arrivals
 from aioflow.net.comm import CommOptions, Handler
 from aioflow.net.inherited import Inherited
-from aioflow.net.proving import Role
+from aioflow.net.proving import ConnectionEnd
 from aioflow.net.tcp import TcpComm, tcp_address, tls_times
 
 _WAITING: Final = 100  # backlog of connections to be accepted
@@ -45,7 +45,7 @@ class _Door:
 
     def accept(self) -> TcpComm:
         """Return the protocol for a new connection."""
-        comm = TcpComm(Role.LISTENING, self._options, arrivals=self._arrivals)
+        comm = TcpComm(ConnectionEnd.LISTENING, self._options, arrivals=self._arrivals)
         if len(self._unauthenticated) >= self._options.unauthenticated:
             oldest = next(iter(self._unauthenticated))
             # Not left to `_greeted`, which runs only in the next turn of the event loop, after further connections

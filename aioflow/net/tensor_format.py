@@ -19,7 +19,7 @@ from aioflow.arguments import brief
 from aioflow.concurrency.forking import renew_in_child
 from aioflow.errors import DataLossError, DTypeError, ResourceExhaustedError
 from aioflow.graph.dtypes import ALL, DType, string
-from aioflow.memory.values import Array, NpDType, Value
+from aioflow.memory.values import Array, Buffer, NpDType, Value
 from aioflow.net.limits import Limits
 
 # ── Recycled memory for large arrays that arrive ──────────────────────────────────────────────────────────────────────
@@ -109,8 +109,6 @@ class _Loan(Array):
 RECEIVED: Final = Blocks(room=256 << 20)
 
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-
 WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_plain}
 _OF_NUMPY: Final = {d.np_dtype: d for d in WIRE_DTYPES.values() if d is not string}
 _LITTLE_ENDIAN: Final = {d: d.np_dtype.newbyteorder("<") for d in _OF_NUMPY.values()}
@@ -122,7 +120,7 @@ _TURN: Final = 1 << 13  # maximum strings per `take`
 _TURN_BYTES: Final = 4 << 20  # maximum bytes per `take` (unless one string is longer), about a millisecond of work
 
 
-class TensorSpec(NamedTuple):
+class TensorHeader(NamedTuple):
     """The description of one tensor in a header."""
 
     dtype: DType
@@ -139,7 +137,7 @@ def dtype_of(array: Array) -> DType | None:
     return _OF_NUMPY.get(array.dtype) or _OF_NUMPY.get(array.dtype.newbyteorder("="))
 
 
-def to_wire(value: Value, limits: Limits) -> tuple[TensorSpec, Buffer]:
+def to_wire(value: Value, limits: Limits) -> tuple[TensorHeader, Buffer]:
     """Return the description of an array (or NumPy scalar) and its bytes.
 
     The bytes share the array's memory where possible.
@@ -157,12 +155,12 @@ def to_wire(value: Value, limits: Limits) -> tuple[TensorSpec, Buffer]:
     # Copies only if the byte order or the layout differs.
     little = np.asarray(array, dtype=_LITTLE_ENDIAN[dtype], order="C")
     if little.nbytes <= _SMALL:
-        return TensorSpec(dtype, array.shape, little.nbytes), little.tobytes()
+        return TensorHeader(dtype, array.shape, little.nbytes), little.tobytes()
     # Flattened first, since NumPy does not view a 0-d array with another item size.
-    return TensorSpec(dtype, array.shape, little.nbytes), little.reshape(-1).view(np.uint8).data
+    return TensorHeader(dtype, array.shape, little.nbytes), little.reshape(-1).view(np.uint8).data
 
 
-def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorSpec, Buffer]:
+def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorHeader, Buffer]:
     items = array.reshape(-1).tolist() if array.dtype == object else []
     if array.dtype != object or not all(type(item) is bytes for item in items):
         raise DTypeError(
@@ -177,7 +175,7 @@ def _strings_to_wire(array: Array, limits: Limits) -> tuple[TensorSpec, Buffer]:
     if lengths.size and int(lengths.max()) >= 2**32:
         raise ResourceExhaustedError("the length of a string", expected="below 2**32", actual=int(lengths.max()))
     data = b"".join([lengths.astype(_LENGTH).tobytes(), *items])
-    return TensorSpec(string, array.shape, len(data)), data
+    return TensorHeader(string, array.shape, len(data)), data
 
 
 def bytes_of(value: Any) -> int:
@@ -188,7 +186,7 @@ def bytes_of(value: Any) -> int:
     return size
 
 
-def parse_spec(document: object, limits: Limits) -> TensorSpec:
+def parse_spec(document: object, limits: Limits) -> TensorHeader:
     """Parse a description received from a peer.
 
     Raises:
@@ -220,7 +218,7 @@ def parse_spec(document: object, limits: Limits) -> TensorSpec:
             expected=f"at least {4 * count} bytes" if dtype is string else f"{count * dtype.size} bytes",
             actual=brief(nbytes),
         )
-    return TensorSpec(dtype, tuple(shape), nbytes)
+    return TensorHeader(dtype, tuple(shape), nbytes)
 
 
 def _string_bytes_fit(count: int, nbytes: int, limits: Limits) -> bool:
@@ -242,7 +240,7 @@ class Destination:
 
     buffer: memoryview
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorHeader) -> None:
         self._spec = spec
         try:
             if spec.dtype is string:

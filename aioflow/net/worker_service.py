@@ -28,7 +28,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.memory.values import Array, Value
-from aioflow.net.channel import Channel, Reply, Request, Service, Taker
+from aioflow.net.channel import Channel, Reply, Service, ServiceRequest, Taker
 from aioflow.net.comm import Comm, Idle
 from aioflow.net.directory_rows import pack_rows, read_homes, read_rows
 from aioflow.net.errors_codec import decode_error, encode_error
@@ -332,14 +332,14 @@ class _Client:
         finally:
             self.ended.set()
 
-    async def _greet(self, request: Request) -> Reply:
+    async def _greet(self, request: ServiceRequest) -> Reply:
         ended = parse(Greeting, request.header).ended if request.header else ()
         # Fail before the client gives up, so that it receives the reason.
         seconds = None if request.timeout is None else _SOONER * request.timeout
         await self._succeed(self, ended, seconds)
         return Reply(self._hello)
 
-    async def _register(self, request: Request) -> Reply:
+    async def _register(self, request: ServiceRequest) -> Reply:
         asked = parse(Register, request.header)
         config = config_of(asked.config)
         tensors = list(request.tensors)
@@ -358,14 +358,14 @@ class _Client:
         self._parts[handle] = _Part(part, config.check_finite, size)
         return Reply({"handle": handle})
 
-    async def _deregister(self, request: Request) -> None:
+    async def _deregister(self, request: ServiceRequest) -> None:
         handle = parse(Handle, request.header).handle
         part = self._parts.pop(handle, None)
         if part is not None:
             self._quota.give(1, part.size)
         await self._session.deregister(handle)
 
-    def _run(self, request: Request) -> Reply | Awaitable[Reply]:
+    def _run(self, request: ServiceRequest) -> Reply | Awaitable[Reply]:
         """Run one step, at once if it is short."""
         asked = self._asked(request.header)
         part = self._parts.get(asked.handle)
@@ -390,7 +390,7 @@ class _Client:
             return UNANSWERED
         return _ran(part, values) if isinstance(values, list) else _when_finished(part, values)
 
-    async def _run_in_task(self, request: Request, asked: Run) -> Reply:
+    async def _run_in_task(self, request: ServiceRequest, asked: Run) -> Reply:
         try:
             self._running.take(1, 0)
         except ResourceExhaustedError as error:
@@ -402,13 +402,13 @@ class _Client:
         finally:
             self._running.give(1, 0)
 
-    def _reported(self, request: Request, asked: Run) -> AbstractContextManager[None]:
+    def _reported(self, request: ServiceRequest, asked: Run) -> AbstractContextManager[None]:
         spans = process_spans()
         if spans is None or asked.traceparent is None:
             return nullcontext()
         return spans.served(self._hello["task"], request.number, asked.traceparent)
 
-    async def _run_within_quota(self, request: Request, asked: Run) -> Reply:
+    async def _run_within_quota(self, request: ServiceRequest, asked: Run) -> Reply:
         part = self._parts.get(asked.handle) or _Part(None, False)  # the session raises the error
         trace = TraceProbe(perf_counter) if asked.trace else None
         step = Step(FiniteProbe(trace) if part.check_finite else trace, request.number)
@@ -499,52 +499,52 @@ class _Client:
         if not wanted:
             raise AbortedError("the step resumed late, and its client no longer waits for it")
 
-    async def _clock(self, request: Request) -> Reply:
+    async def _clock(self, request: ServiceRequest) -> Reply:
         return Reply(Clock(perf_counter())._asdict())
 
-    async def _report(self, request: Request) -> Reply:
+    async def _report(self, request: ServiceRequest) -> Reply:
         waiting = self._session.waiting(parse(Wanted, request.header).step)
         seconds = np.array([seconds for _, seconds, _ in waiting], np.float64)
         return Reply({}, [seconds, pack_texts([[node, what] for node, _, what in waiting])] if waiting else [])
 
-    async def _abort(self, request: Request) -> Reply:
+    async def _abort(self, request: ServiceRequest) -> Reply:
         asked = parse(Abort, request.header)
         error: OpError = decode_error(asked.error, request.peer)
         return Reply(Aborted(await self._session.abort(asked.step, error))._asdict())
 
-    async def _resolve(self, request: Request) -> Reply:
+    async def _resolve(self, request: ServiceRequest) -> Reply:
         rows = await read_homes(request.tensors, self.channel.comm.limits)
         devices = await self._homes.resolve([resource for resource, _ in rows], [device for _, device in rows])
         return Reply({}, await pack_rows([[device] for device in devices]))
 
-    def _require_task(self, request: Request) -> None:
+    def _require_task(self, request: ServiceRequest) -> None:
         if not self.channel.comm.peer_is_task:
             raise PermissionDeniedError(
                 f"{request.kind!r} is reserved for tasks of the cluster", expected="a task", actual="a client"
             )
 
-    async def _holds(self, request: Request) -> Reply:
+    async def _holds(self, request: ServiceRequest) -> Reply:
         self._require_task(request)
         rows = await read_rows(request.tensors, 2, self.channel.comm.limits)
         names = [(container, name) for container, name in rows]
         found = self._homes.holdings.look_up(names, self.channel.comm.peer_incarnation)
         return Reply({}, await pack_rows([(*resource, device) for resource, device in found]))
 
-    async def _claim(self, request: Request) -> None:
+    async def _claim(self, request: ServiceRequest) -> None:
         self._require_task(request)
         rows = await read_homes(request.tensors, self.channel.comm.limits)
         self._homes.holdings.claim(dict(rows), self.channel.comm.peer_incarnation)
 
-    async def _state(self, request: Request) -> Reply:
+    async def _state(self, request: ServiceRequest) -> Reply:
         state = await self._session.state()
         return Reply(State(list(state.devices), state.registered, state.running)._asdict())
 
-    async def _status(self, request: Request) -> Reply:
+    async def _status(self, request: ServiceRequest) -> Reply:
         lag = await loop_lag()
         return Reply({}, pack_status(replace(self._server_status(), lag=lag)))
 
-    async def _understands(self, request: Request) -> Reply:
+    async def _understands(self, request: ServiceRequest) -> Reply:
         return Reply(Understands([TRACEPARENT])._asdict())
 
-    async def _reset(self, request: Request) -> None:
+    async def _reset(self, request: ServiceRequest) -> None:
         await self._session.reset(parse(Reset, request.header).containers)

@@ -23,10 +23,10 @@ _WITHIN: Final = 1e-3  # microseconds by which an arrow ends before its bar does
 _SENDING: Final = 2e-9  # seconds: the least time that a transfer takes
 
 
-Document: TypeAlias = dict[str, Any]  # an object of JSON
+TraceDocument: TypeAlias = dict[str, Any]  # an object of JSON
 
 
-def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = None) -> Document:
+def chrome_trace(step: RunMetadata | Sequence[StepStats], graph: Graph | None = None) -> TraceDocument:
     """Return the trace as data for JSON: a bar for each node, and an arrow from each Send to its Recv.
 
         metadata = aioflow.RunMetadata()
@@ -155,7 +155,7 @@ def _lanes(nodes: Iterable[NodeStats]) -> dict[str, list[NodeStats]]:
 # -- events -----------------------------------------------------------------------------------------------------------
 
 
-def _names(bars: Sequence[_Bar]) -> Iterator[Document]:
+def _names(bars: Sequence[_Bar]) -> Iterator[TraceDocument]:
     processes = {bar.process: _task(bar.device) for bar in bars}
     for number, name in sorted(processes.items()):
         label = name.strip("/").replace("/", " ")  # Perfetto shows only what follows the last slash
@@ -168,7 +168,7 @@ def _names(bars: Sequence[_Bar]) -> Iterator[Document]:
         yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": order}}
 
 
-def _events(bar: _Bar, sent: float) -> Iterator[Document]:
+def _events(bar: _Bar, sent: float) -> Iterator[TraceDocument]:
     """Yield the bar of a node; two bars for a Recv that began before its Send."""
     node, start, end = bar.node, bar.start, bar.start + bar.duration
     details = {"name": node.node, "op": node.op, "device": bar.device, "output_bytes": node.output_bytes}
@@ -180,7 +180,7 @@ def _events(bar: _Bar, sent: float) -> Iterator[Document]:
     yield {"ph": "X", "cat": "Op", "name": node.op, "ts": start, "dur": end - start, **bar.place, "args": details}
 
 
-def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> Iterator[Document]:
+def _arrows(pairs: Iterable[tuple[str, _Bar, _Bar]], kind: str, first: int) -> Iterator[TraceDocument]:
     """Yield arrows, numbered from `first`, from the middle of one bar to the end of another.
 
     If the second bar ends before that middle, the arrow starts at that end, but not before the first bar.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aioflow.graph.rows import FIXED, NOTHING, Kind, RowContext, RowRule, Rows, joined
+from aioflow.graph.rows import FIXED, NOTHING, RowContext, RowDependence, RowRule, Rows, joined
 
 
 def _new_list(ctx: RowContext) -> list[Rows]:
@@ -12,7 +12,7 @@ def _new_list(ctx: RowContext) -> list[Rows]:
 
     The last output (for a tensor array, the flow) represents the elements.
     """
-    if any(state.kind > Kind.FIXED for state in ctx.inputs):
+    if any(state.kind > RowDependence.FIXED for state in ctx.inputs):
         found = ctx.unknown("makes a list whose length depends on the rows")
         return [found] * len(ctx.op.outputs)
     return [FIXED] * (len(ctx.op.outputs) - 1) + [NOTHING]
@@ -24,7 +24,7 @@ new_list: Final = RowRule(_new_list, always=True, makes_list=True)
 def _element_of(ctx: RowContext, items: int, moved: int) -> Rows:
     """Return the state of an element of the list in input `items`, with its axes shifted by `moved`."""
     state = ctx.inputs[items]
-    if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i != items):
+    if any(each.kind > RowDependence.FIXED for i, each in enumerate(ctx.inputs) if i != items):
         return ctx.unknown("indexes a list with rows")
     return ctx.at(state.axis + moved, state.each) if state.is_rows else state
 
@@ -48,7 +48,7 @@ def put_in_list(items: int, value: int) -> RowRule:
     """Return the rule for ops that put the input `value` into the list in input `items`."""
 
     def rule(ctx: RowContext) -> Rows:
-        if any(each.kind > Kind.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
+        if any(each.kind > RowDependence.FIXED for i, each in enumerate(ctx.inputs) if i not in (items, value)):
             return ctx.unknown("indexes a list with rows")
         return joined([ctx.inputs[items], ctx.inputs[value]], ctx.op)
 

@@ -18,9 +18,9 @@ from aioflow.graph.rows import (
     OTHER,
     SIZED,
     Count,
-    Kind,
     Open,
     RowContext,
+    RowDependence,
     RowRule,
     Rows,
     aligned,
@@ -96,7 +96,7 @@ def _first_axes(ctx: RowContext) -> Rows:
 
 
 def _fixed(ctx: RowContext) -> Rows:
-    return ctx.inputs[-1] if ctx.inputs[-1].kind is Kind.SIZED and ctx.rank(-1) in (None, 0) else FIXED
+    return ctx.inputs[-1] if ctx.inputs[-1].kind is RowDependence.SIZED and ctx.rank(-1) in (None, 0) else FIXED
 
 
 def _mixed(ctx: RowContext) -> Rows:
@@ -237,7 +237,7 @@ def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
     state, dims = ctx.inputs[index], ctx.dims(index)
     if dims is None:
         return None
-    if state.kind in (Kind.FIXED, Kind.NOTHING):
+    if state.kind in (RowDependence.FIXED, RowDependence.NOTHING):
         return [OPEN if size is None else size for size in dims]
     if not state.is_rows:
         return [OTHER if size is None else size for size in dims]
@@ -266,17 +266,17 @@ def _of_shape(ctx: RowContext) -> list[Rows]:
     found = []
     for i, state in enumerate(states):
         dims = ctx.dims(i)
-        if state.kind <= Kind.FIXED or (dims is not None and None not in dims):
+        if state.kind <= RowDependence.FIXED or (dims is not None and None not in dims):
             found.append(FIXED)
         else:
-            found.append(SIZED if state.kind <= Kind.ROWS else state)
+            found.append(SIZED if state.kind <= RowDependence.ROWS else state)
     return found
 
 
 def _like(ctx: RowContext) -> Rows:
     """Apply the rule of ZerosLike and OnesLike. If the shape is known, the result does not depend on the input."""
     state, dims = ctx.inputs[0], ctx.dims(0)
-    return FIXED if state.kind > Kind.FIXED and dims is not None and None not in dims else state
+    return FIXED if state.kind > RowDependence.FIXED and dims is not None and None not in dims else state
 
 
 like: Final = RowRule(_like, always=True, values=lambda ctx: [None])
@@ -385,7 +385,7 @@ def _part(ctx: RowContext, found: Rows, begin: object, end: object) -> Rows:
 def _bounds(ctx: RowContext, index: int, count: int) -> list[Any]:
     """Return the elements of an input, or `count` symbols if they are unknown."""
     entries = ctx.entries(index)
-    return [Open() if ctx.inputs[index].kind <= Kind.FIXED else OTHER] * count if entries is None else entries
+    return [Open() if ctx.inputs[index].kind <= RowDependence.FIXED else OTHER] * count if entries is None else entries
 
 
 def _is_same(*sizes: object) -> bool:
@@ -566,7 +566,7 @@ def _filled(ctx: RowContext) -> Rows:
     if isinstance(place, Rows):
         return place
     entries = ctx.entries(0) or []
-    if ctx.inputs[1].kind is not Kind.FIXED:
+    if ctx.inputs[1].kind is not RowDependence.FIXED:
         return ctx.unknown("computes with the number of rows") if place >= 0 or ctx.rows else ctx.inputs[1]
     return FIXED if place < 0 else ctx.at(place, entries[place].each)
 
@@ -574,7 +574,7 @@ def _filled(ctx: RowContext) -> Rows:
 def _tiled(ctx: RowContext) -> Rows:
     state, dims, place = ctx.inputs[0], ctx.dims(0), _only_count(ctx, 1)
     entries = ctx.entries(1) or []
-    if isinstance(place, Rows) or dims is None or state.kind is Kind.SIZED:
+    if isinstance(place, Rows) or dims is None or state.kind is RowDependence.SIZED:
         return place if isinstance(place, Rows) else ctx.unknown(NO_RANK)
     if state.is_rows:
         once = place < 0 and isinstance(entries[state.axis], int) and entries[state.axis] == 1
@@ -588,7 +588,7 @@ def _tiled(ctx: RowContext) -> Rows:
 def _broadcast(ctx: RowContext) -> Rows:
     state, dims, place = ctx.inputs[0], ctx.dims(0), _only_count(ctx, 1)
     rank = len(ctx.entries(1) or [])
-    if isinstance(place, Rows) or dims is None or state.kind is Kind.SIZED:
+    if isinstance(place, Rows) or dims is None or state.kind is RowDependence.SIZED:
         return place if isinstance(place, Rows) else ctx.unknown(NO_RANK)
     entries = ctx.entries(1) or []
     if state.is_rows:
@@ -646,7 +646,7 @@ def _transposed_convolution(ctx: RowContext) -> Rows:
     state, sizes = ctx.alone(2), ctx.entries(0)
     if state is None or state.axis or not sizes:
         return ctx.unknown("has rows in an input other than the gradients")
-    if ctx.inputs[1].kind is Kind.SIZED:
+    if ctx.inputs[1].kind is RowDependence.SIZED:
         return ctx.unknown("computes with the number of rows")
     same = (
         isinstance(sizes[0], Count) and sizes[0].each == state.each and state.each is not None and _is_same(*sizes[1:])

@@ -22,9 +22,9 @@ from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.signature.arguments import per_argument, places
 from aioflow.graph.traits import Effect, Role
-from aioflow.kernels.convert import OF_ONE_ELEMENT, Handle, as_array
+from aioflow.kernels.convert import OF_ONE_ELEMENT, ResourceConverter, as_array
 from aioflow.kernels.one_shape import may_differ, of_one_shape
-from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, Body, BodySteps, Converter, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, BodySteps, Converter, KernelBody, KernelDef
 from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.copying import copied
 from aioflow.memory.frozen import is_frozen
@@ -32,7 +32,7 @@ from aioflow.memory.values import Array, Value
 from aioflow.runtime.growing import claiming
 
 
-class Fetched:
+class HostConverter:
     """A converter for a device with its own memory: it copies the value to the host first.
 
     Attributes:
@@ -67,8 +67,8 @@ class Argument:
     @property
     def passes(self) -> bool:
         """True if the kernel receives the values themselves, or objects that share their memory."""
-        convert = self.convert.convert if isinstance(self.convert, Fetched) else self.convert
-        return convert is None or convert is as_array or isinstance(convert, Handle)
+        convert = self.convert.convert if isinstance(self.convert, HostConverter) else self.convert
+        return convert is None or convert is as_array or isinstance(convert, ResourceConverter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class BoundNode:
 
     node: Node
     kernel: KernelDef
-    call: Body
+    call: KernelBody
     arguments: tuple[Argument, ...]
     guard: Guard = ()
     claims: bool = field(default=False, kw_only=True)
@@ -268,7 +268,7 @@ def _arguments(node: Node, kernel: KernelDef, graph: ClientGraph, backend: Array
         convert = converter(kernel, arg.name, backend)
         kind = kernel.takes.get(arg.name)
         if kind is not None and not all(_is_handle_of(kind, edge, graph, backend) for edge in sources):
-            convert = Handle(kind)
+            convert = ResourceConverter(kind)
         found.append(Argument(tuple(sources), arg.is_sequence, convert))
     return found
 
@@ -278,7 +278,7 @@ def converter(kernel: KernelDef, name: str, backend: ArrayBackend) -> Converter 
     convert = kernel.host.get(name)
     if convert is None or backend.device_type == HOST or convert in OF_ONE_ELEMENT:
         return convert
-    return Fetched(convert, backend.on_host)
+    return HostConverter(convert, backend.on_host)
 
 
 def _is_handle_of(kind: type, edge: Edge, graph: ClientGraph, backend: ArrayBackend) -> bool:

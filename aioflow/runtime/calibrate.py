@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
-from aioflow.compiler.place.calibration import DEFAULT_LINKS, Calibration, Link, Speeds
+from aioflow.compiler.place.calibration import DEFAULT_LINKS, Calibration, DeviceLink, Speeds
 from aioflow.compiler.place.cost_model import CostModel
 from aioflow.errors import UnimplementedError
 from aioflow.graph.boundary import ARG
@@ -33,7 +33,7 @@ from aioflow.runtime.bind import bind_graph, gather
 from aioflow.runtime.executor import DeviceThreads, shared_threads
 from aioflow.runtime.step import Step
 
-Clock: TypeAlias = Callable[[], float]
+ClockFunction: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
 _LEAST_SECONDS: Final = 1e-9  # a coarse clock may report that no time has passed
 _SCALARS: Final = 1000  # calls per round where one call is too short for a clock
@@ -101,7 +101,7 @@ class _Timer(NamedTuple):
     """
 
     seconds: float
-    clock: Clock
+    clock: ClockFunction
     begins: Callable[[], None]
 
     async def rounds(self, perform: Callable[[], Awaitable[object]]) -> list[float]:
@@ -127,8 +127,8 @@ def calibrate(
     cards: Sequence[BackendDevice] = (),
     *,
     seconds: float = 0.1,
-    clock: Clock = perf_counter,
-    network: Callable[[], Link] | None = None,
+    clock: ClockFunction = perf_counter,
+    network: Callable[[], DeviceLink] | None = None,
     measures: Callable[[], None] = _nothing,
 ) -> Calibration:
     """Measure the CPU, one GPU of each type, the host-GPU link, and the link between CPU devices of a process.
@@ -147,7 +147,7 @@ def calibrate(
 
 
 async def _calibrate(
-    host: ArrayBackend, cards: Sequence[BackendDevice], timer: _Timer, network: Callable[[], Link] | None
+    host: ArrayBackend, cards: Sequence[BackendDevice], timer: _Timer, network: Callable[[], DeviceLink] | None
 ) -> Calibration:
     speeds = {host.device_type: await _speeds(_Target(host, _as_it_is, _here), timer)}
     hop = await _hop(shared_threads("-calibrate", 1), timer)
@@ -208,7 +208,7 @@ async def _hop(threads: DeviceThreads, timer: _Timer) -> float:
     return median(await timer.rounds(lambda: threads.run(step, _nothing)))
 
 
-async def _way_to(card: BackendDevice, timer: _Timer) -> Link:
+async def _way_to(card: BackendDevice, timer: _Timer) -> DeviceLink:
     """Return the link between a GPU and the host, by the slower of the two directions."""
     latency, whole = 0.0, 0.0
     # The copy of one byte measures the latency, the large copy the bandwidth.

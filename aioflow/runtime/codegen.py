@@ -32,7 +32,7 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
-from aioflow.kernels.registry import Body
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, RaisedLoop, own, to_keep
 from aioflow.runtime.branches import common_depth
@@ -48,7 +48,7 @@ from aioflow.runtime.tasks import Task
 _LARGE: Final = 64 * 1024  # bytes
 
 
-class Form(enum.Enum):
+class CodeVariant(enum.Enum):
     """The variants of a strand's code."""
 
     FAST = "fast"
@@ -58,19 +58,19 @@ class Form(enum.Enum):
     BRIEF = "brief"
 
 
-_SUFFIX: Final[Mapping[Form, str]] = {
-    Form.FAST: "",
-    Form.STOPPABLE: "; step.requested and step.halt()",
-    Form.PROBED: "; step.requested and step.halt(); probe({index}, ({outputs}))",
-    Form.LOOP: "",
-    Form.BRIEF: "",
+_SUFFIX: Final[Mapping[CodeVariant, str]] = {
+    CodeVariant.FAST: "",
+    CodeVariant.STOPPABLE: "; step.requested and step.halt()",
+    CodeVariant.PROBED: "; step.requested and step.halt(); probe({index}, ({outputs}))",
+    CodeVariant.LOOP: "",
+    CodeVariant.BRIEF: "",
 }
-PARAMETERS: Final[Mapping[Form, tuple[str, ...]]] = {
-    Form.FAST: (),
-    Form.STOPPABLE: ("step", "work"),
-    Form.PROBED: ("probe", "step", "work"),
-    Form.LOOP: ("step", "work"),
-    Form.BRIEF: ("work",),
+PARAMETERS: Final[Mapping[CodeVariant, tuple[str, ...]]] = {
+    CodeVariant.FAST: (),
+    CodeVariant.STOPPABLE: ("step", "work"),
+    CodeVariant.PROBED: ("probe", "step", "work"),
+    CodeVariant.LOOP: ("step", "work"),
+    CodeVariant.BRIEF: ("work",),
 }
 
 
@@ -145,7 +145,7 @@ class NodeWriter:
         """Return the predicates under which a value is computed."""
         return self._guards.get(edge, ())
 
-    def lines(self, form: Form, start: int, stop: int, depth: int) -> Iterator[Line]:
+    def lines(self, form: CodeVariant, start: int, stop: int, depth: int) -> Iterator[Line]:
         """Yield the lines of the nodes from `start` to `stop`, indented by `depth` levels."""
         block: Guard = ()
         turned: list[bool] = []  # for each open block, whether it is an `else`
@@ -159,7 +159,7 @@ class NodeWriter:
                 entering = [e for e in dies if e.node != bound.node.name]
                 dies = [e for e in dies if e.node == bound.node.name]
                 text = f"{self._taken[i]}{self._drops(entering, bound, leftover)}; {text}"
-            if bound.is_waited_for and form is not Form.FAST:
+            if bound.is_waited_for and form is not CodeVariant.FAST:
                 text = f"work.begin_critical(); {text}; work.end_critical()"
             # Steering nodes are not in the user's graph, so a probe must not see them.
             if bound.node.op not in STEERING:
@@ -171,7 +171,7 @@ class NodeWriter:
         if kept:
             yield Line("    " * depth + "".join(f"{name} = " for name in kept) + "None")
 
-    def function(self, name: str, form: Form, nodes: range) -> list[Line]:
+    def function(self, name: str, form: CodeVariant, nodes: range) -> list[Line]:
         """Return the lines of one function with these nodes, for a task that is divided into functions."""
         head = Line(f"def {name}({', '.join(('s', *self.parameters(form)))}):")
         return [head, *self.lines(form, nodes.start, nodes.stop, 1)]
@@ -188,9 +188,9 @@ class NodeWriter:
             yield Line("    else:")
             yield Line(f"        {''.join(f'{self._names[edge]} = ' for edge in dead)}None")
 
-    def parameters(self, form: Form) -> tuple[str, ...]:
+    def parameters(self, form: CodeVariant) -> tuple[str, ...]:
         """Return the parameters that functions of this form have besides values."""
-        sends = form in (Form.FAST, Form.BRIEF) and any(b.kernel.sends for b in self._task.nodes)
+        sends = form in (CodeVariant.FAST, CodeVariant.BRIEF) and any(b.kernel.sends for b in self._task.nodes)
         return (*PARAMETERS[form], "step") if sends else PARAMETERS[form]
 
     def _turn(
@@ -344,7 +344,7 @@ def compiled(
     scope: Mapping[str, object],
     nodes: Sequence[BoundNode] = (),
     parts: Mapping[str, Sequence[Sequence[Line]]] | None = None,
-) -> Body:
+) -> KernelBody:
     """Return the function that `main` defines, which computes `nodes`.
 
     Args:
@@ -357,7 +357,7 @@ def compiled(
     known = dict(scope)
     lines: list[Line] = []
 
-    def function(text: Sequence[Line]) -> Body:
+    def function(text: Sequence[Line]) -> KernelBody:
         checkpoint()
         code = _code(text_of(text), f"<aioflow {what}>")
         code = code.replace(co_firstlineno=code.co_firstlineno + len(lines))  # unique over all functions
@@ -377,7 +377,7 @@ def text_of(lines: Sequence[Line]) -> str:
     return "\n".join(line.text for line in lines) + "\n"
 
 
-def failed_node(error: BaseException, functions: Iterable[Body], nodes: Sequence[BoundNode]) -> BoundNode | None:
+def failed_node(error: BaseException, functions: Iterable[KernelBody], nodes: Sequence[BoundNode]) -> BoundNode | None:
     """Return the node whose line in one of the `compiled` functions raised `error`, or None if it is no node's line."""
     scopes = [function.__globals__ for function in functions]
     trace = error.__traceback__

@@ -29,24 +29,24 @@ from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error, to_keep
 from aioflow.runtime.codegen import Line, compiled
 from aioflow.runtime.executor import StepWork, work_here
-from aioflow.runtime.flow_program import FlowNode, Program
-from aioflow.runtime.frames import DEAD, Activation, Execute, Propagator
+from aioflow.runtime.flow_program import FlowNode, FlowProgram
+from aioflow.runtime.frames import DEAD, Execute, Propagator, ReadyNode
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import CostEstimate, magnitude
 
 Collect: TypeAlias = Callable[[Sequence[Value]], Sequence[Value]]
-Report: TypeAlias = Callable[[Any, Sequence[Value]], None]
+NodeReport: TypeAlias = Callable[[Any, Sequence[Value]], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Begun:
     """An async kernel that has been called. Its result may have to be awaited."""
 
-    activation: Activation
+    activation: ReadyNode
     bound: BoundNode
     result: Any
-    report: Report | None
+    report: NodeReport | None
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Dataflow:
             budget: Inline budget, in seconds.
             limit: `SessionConfig.max_value_bytes`.
         """
-        self._program = Program(graph, bound)
+        self._program = FlowProgram(graph, bound)
         self._executor = executor
         self._budget = budget
         self._limit = limit
@@ -135,10 +135,10 @@ class Dataflow:
         self._longest.observe(size, run.longest.seconds)
         return core.fetches()
 
-    async def _advance(self, run: _Run, go: Callable[[], list[Activation]]) -> list[Activation]:
+    async def _advance(self, run: _Run, go: Callable[[], list[ReadyNode]]) -> list[ReadyNode]:
         """Run sync kernels until only async ones are ready, and return those."""
         report = run.step.probe.begin() if run.step.probe is not None else None
-        waiting: list[Activation] = []
+        waiting: list[ReadyNode] = []
         if run.inline:
             run.core.execute = _on_loop(run.step, report, run.longest, self._budget, self._limit)
             waiting = _quietly(go)
@@ -148,7 +148,7 @@ class Dataflow:
             go = run.core.resume
         return waiting + await self._executor.run(run.step, self._in_thread, run, report, go)
 
-    def _in_thread(self, run: _Run, report: Report | None, go: Callable[[], list[Activation]]) -> list[Activation]:
+    def _in_thread(self, run: _Run, report: NodeReport | None, go: Callable[[], list[ReadyNode]]) -> list[ReadyNode]:
         work = work_here(run.step)
         work.limit = self._limit
         # No kernel with effects is running yet, so the thread may be abandoned if the executor permits that.
@@ -156,7 +156,7 @@ class Dataflow:
         run.core.execute = _in_thread(run.step, report, run.longest, work)
         return _quietly(go)
 
-    async def _follow(self, run: _Run, activations: Sequence[Activation], waiting: list[_Begun]) -> None:
+    async def _follow(self, run: _Run, activations: Sequence[ReadyNode], waiting: list[_Begun]) -> None:
         """Call async kernels and run the followers of kernels that complete at once; append the others to `waiting`."""
         queue = deque(activations)
         while queue:
@@ -168,7 +168,7 @@ class Dataflow:
                 outputs = self._end(begun, begun.result)
                 queue.extend(await self._advance(run, partial(run.core.finish, activation, outputs)))
 
-    async def _inputs(self, activation: Activation, step: Step) -> Sequence[Value]:
+    async def _inputs(self, activation: ReadyNode, step: Step) -> Sequence[Value]:
         """Return the inputs of an async kernel, copied if the kernel retains them."""
         bound, inputs = activation.node.bound, activation.inputs
         if bound is None or not bound.kernel.retains:
@@ -201,7 +201,7 @@ class Dataflow:
             cause = run.step.end(group)
             raise cause from cause.__cause__
 
-    def _begin(self, activation: Activation, inputs: Sequence[Value], step: Step) -> _Begun:
+    def _begin(self, activation: ReadyNode, inputs: Sequence[Value], step: Step) -> _Begun:
         bound = activation.node.bound
         if bound is None:
             raise InternalError(f"node {activation.node.origin.name!r} has no kernel and was to be awaited")
@@ -235,12 +235,12 @@ async def _await_kernel(begun: _Begun, finished: asyncio.Queue[tuple[_Begun, Val
     finished.put_nowait((begun, result))
 
 
-def _quietly(go: Callable[[], list[Activation]]) -> list[Activation]:
+def _quietly(go: Callable[[], list[ReadyNode]]) -> list[ReadyNode]:
     with np.errstate(all="ignore"):
         return go()
 
 
-def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float, limit: int | None) -> Execute:
+def _on_loop(step: Step, report: NodeReport | None, longest: _Longest, budget: float, limit: int | None) -> Execute:
     """Return a function that runs sync kernels on the event loop until the budget is used up.
 
     Before each kernel the step may be stopped.
@@ -282,7 +282,7 @@ def _on_loop(step: Step, report: Report | None, longest: _Longest, budget: float
     return execute
 
 
-def _in_thread(step: Step, report: Report | None, longest: _Longest, work: StepWork) -> Execute:
+def _in_thread(step: Step, report: NodeReport | None, longest: _Longest, work: StepWork) -> Execute:
     """Return a function that runs sync kernels in a thread. Before each kernel the step may be stopped."""
 
     def execute(core: Propagator, node: FlowNode, inputs: Sequence[Value]) -> Sequence[Value] | None:

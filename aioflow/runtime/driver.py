@@ -16,7 +16,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,11 +29,10 @@ from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode, kernel_error, to_keep
 from aioflow.runtime.handing_over import copied_in_thread, is_large, large_bytes
 from aioflow.runtime.rendezvous import PENDING
+from aioflow.runtime.stats import Report
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Strand
 from aioflow.runtime.tasks import Task
-
-Report: TypeAlias = Callable[[BoundNode, Sequence[Value]], None]
 
 _SLICE: Final = 1e-3  # seconds of work on the loop after which other callbacks get a turn
 _NONE: Final[Mapping[int, Value]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aioflow.compiler.ir import Edge
 from aioflow.graph.opdef import traits_of
-from aioflow.kernels.convert import Handle
+from aioflow.kernels.convert import ResourceConverter
 from aioflow.runtime.bind import BoundNode, RaisedLoop
 from aioflow.runtime.tasks import Task
 
@@ -32,7 +32,7 @@ def elastic_nodes(task: Task) -> tuple[int, ...]:
 
 def _telling(bound: BoundNode) -> list[Edge]:
     """Return the inputs that determine the work: shapes and counts, which are host values, or else the data."""
-    on_host = [e for a in bound.arguments if not isinstance(a.convert, Handle | None) for e in a.sources]
+    on_host = [e for a in bound.arguments if not isinstance(a.convert, ResourceConverter | None) for e in a.sources]
     return on_host or list(bound.node.inputs)
 
 

@@ -36,7 +36,7 @@ from aioflow.runtime.fetched import Fetched, copying
 from aioflow.runtime.folding import fold
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.loop_raising import raise_loops
-from aioflow.runtime.reference import Reference
+from aioflow.runtime.reference import ReferenceExecutor
 from aioflow.runtime.step import Step
 from aioflow.runtime.strand import Capture, Strand
 from aioflow.runtime.task_graph import TaskGraph
@@ -114,7 +114,7 @@ class PlainExecutable(Executable):
         self, graph: ClientGraph, bound: Sequence[BoundNode], executor: Executor, config: SessionConfig
     ) -> None:
         super().__init__(graph, Fetched(graph, config, copying(graph)), config)
-        self._reference = Reference(graph, bound, executor)
+        self._reference = ReferenceExecutor(graph, bound, executor)
 
     async def _values(self, feeds: Sequence[Value], step: Step) -> list[Value]:
         return await self._reference.run(feeds, step)

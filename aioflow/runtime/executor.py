@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from aioflow.concurrency.slices import ask_for_long_slice
 from aioflow.concurrency.stopping import Stopped, Work, current_work
-from aioflow.concurrency.threads import AbandonedError, Call, Threads
+from aioflow.concurrency.threads import AbandonedError, ThreadCall, Threads
 from aioflow.runtime.step import Step
 
 NODES_OF_LINES: Final = "__nodes_of_lines__"  # a global of generated code: for each line, the name of its node
@@ -112,7 +112,7 @@ class DeviceThreads(Threads):
         return step.halt()
 
 
-def running_node(call: Call) -> str | None:
+def running_node(call: ThreadCall) -> str | None:
     """Return the name of the node whose kernel a call is running, or None if it is unknown."""
     # A snapshot, read from the innermost frame outwards: the thread continues meanwhile.
     frame = sys._current_frames().get(call.thread)

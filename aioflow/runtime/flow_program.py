@@ -161,7 +161,7 @@ class Frame:
     pending: list[int] = field(default_factory=list)
 
 
-class Program:
+class FlowProgram:
     """A subgraph, ready to be executed by `frames.Propagator`.
 
     Raises:

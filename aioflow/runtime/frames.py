@@ -29,7 +29,7 @@ from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.errors import InternalError, InvalidArgumentError, OpError
 from aioflow.graph.traits import Role
 from aioflow.memory.values import Array, Value
-from aioflow.runtime.flow_program import EMPTY, After, FlowNode, Frame, Port, Program
+from aioflow.runtime.flow_program import EMPTY, After, FlowNode, FlowProgram, Frame, Port
 
 
 class _Dead:
@@ -69,7 +69,7 @@ def wrong_predicate(switch: Node, predicate: Array) -> OpError:
 Execute: TypeAlias = Callable[["Propagator", FlowNode, Sequence[Value]], Sequence[Value] | None]
 
 
-class Activation:
+class ReadyNode:
     """A node that may run: all its inputs have arrived, in one iteration of one frame."""
 
     __slots__ = ("inputs", "iteration", "node")
@@ -163,12 +163,12 @@ class Propagator:
             becomes an activation with its tag.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FlowProgram) -> None:
         self.outstanding = 0
         self.execute: Execute = _hand_out
         self._program = program
         self._root = _RunningFrame(program.root, None)
-        self._ready: list[Activation] = []
+        self._ready: list[ReadyNode] = []
         # Inputs None: the node is dead.
         self._queue: deque[tuple[FlowNode, _Iteration, Sequence[Value] | None]] = deque()
         # Looked up once. The queue is never replaced by another object.
@@ -176,7 +176,7 @@ class Propagator:
         self._paused = False
         self._fetches: dict[int, Value] = {}
 
-    def start(self, feeds: Sequence[Value]) -> list[Activation]:
+    def start(self, feeds: Sequence[Value]) -> list[ReadyNode]:
         """Begin the step and return the activations that may run."""
         first = self._root.iterations[0]
         for node in self._program.sources:
@@ -187,7 +187,7 @@ class Propagator:
                 self._push((node, first, ()))
         return self.resume()
 
-    def finish(self, activation: Activation, outputs: Sequence[Value]) -> list[Activation]:
+    def finish(self, activation: ReadyNode, outputs: Sequence[Value]) -> list[ReadyNode]:
         """Deliver the outputs of an activation and return the activations that may run now.
 
         The output of a Recv may be DEAD.
@@ -202,7 +202,7 @@ class Propagator:
         self._leave(iteration)
         return self.resume()
 
-    def resume(self) -> list[Activation]:
+    def resume(self) -> list[ReadyNode]:
         """Run until `pause` or until only activations for the caller are left, and return those."""
         queue, rules = self._queue, self._RULES
         self._paused = False
@@ -378,7 +378,7 @@ class Propagator:
         outputs = self.execute(self, node, inputs)
         if outputs is None:
             iteration.outstanding += 1
-            self._ready.append(Activation(node, iteration, inputs))
+            self._ready.append(ReadyNode(node, iteration, inputs))
         else:
             self._deliver(node, iteration, outputs)
 
@@ -475,7 +475,7 @@ class Propagator:
 
     def _run_recv(self, node: FlowNode, iteration: _Iteration, inputs: Sequence[Value] | None) -> None:
         iteration.outstanding += 1  # even if the Recv is dead: a value or DEAD will arrive
-        self._ready.append(Activation(node, iteration, (iteration.tag,)))
+        self._ready.append(ReadyNode(node, iteration, (iteration.tag,)))
 
     # -- lifetime of iterations and frames ---------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ from typing import Final
 from aioflow.compiler.ir import Node
 from aioflow.concurrency.stopping import reserve
 from aioflow.graph.opdef import OPS
-from aioflow.kernels.registry import Body, KernelDef
+from aioflow.kernels.registry import KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
 
 # The operators of kernel expressions; on scalars they are several times faster than ufuncs.
-_OPERATORS: Final[Mapping[str, Body]] = {
+_OPERATORS: Final[Mapping[str, KernelBody]] = {
     f"{{0}} {sign} {{1}}": function
     for sign, function in {
         "+": operator.add,
@@ -34,7 +34,7 @@ _OPERATORS: Final[Mapping[str, Body]] = {
 }
 
 
-def claiming(call: Body, kernel: KernelDef, node: Node) -> Body:
+def claiming(call: KernelBody, kernel: KernelDef, node: Node) -> KernelBody:
     """Return a callable that reserves memory for a result that is larger than the inputs, then calls `call`."""
     size = node.outputs[0].dtype.size
     if len(node.inputs) != 2 or any(arg.is_sequence for arg in OPS.get(node.op).inputs):

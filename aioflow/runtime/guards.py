@@ -17,7 +17,7 @@ from aioflow.compiler.control_flow import Guard, Predicates
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.graph.traits import Role
 from aioflow.kernels.convert import as_bool
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.kernels.registry import Binding, KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, Passing, rebound
 from aioflow.runtime.frames import wrong_predicate
@@ -140,7 +140,7 @@ def _never_called(*values: Value) -> Value:
     raise NotImplementedError  # generated code writes a choice as an expression
 
 
-def _bind_nothing(binding: Binding) -> Body:
+def _bind_nothing(binding: Binding) -> KernelBody:
     return _never_called
 
 

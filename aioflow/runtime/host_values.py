@@ -20,7 +20,7 @@ from aioflow.errors import FailedPreconditionError
 from aioflow.graph import dtypes
 from aioflow.graph.opdef import OPS
 from aioflow.graph.signature.arguments import per_argument
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, Binding, KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.device import host
 
@@ -55,7 +55,7 @@ class HostValues:
         self._is_capturing = is_capturing
         self._held: dict[int, tuple[Array, weakref.ref[_Constant]]] = {}
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Bind a kernel, like `ArrayBackend.bind`.
 
         The body accepts both NumPy values and device arrays. So no Python operator can replace it, and it accepts no
@@ -86,7 +86,7 @@ class HostValues:
             raise FailedPreconditionError("a value on the host cannot enter a captured strand")
         return self._bring(value)
 
-    def _body(self, kernel: KernelDef, binding: Binding) -> Body:
+    def _body(self, kernel: KernelDef, binding: Binding) -> KernelBody:
         body = kernel.bind(binding)
         arguments = self._arguments(kernel, binding)
         if kernel.is_async or kernel.takes_step or not any(a.is_tensor for a in arguments):
@@ -119,15 +119,15 @@ class _Argument:
     far: tuple[_Constant | None, ...]
 
 
-def _host_body(binding: Binding) -> Callable[[], Body] | None:
+def _host_body(binding: Binding) -> Callable[[], KernelBody] | None:
     """Return a function that creates the body of the host kernel once, or None if there is no host kernel."""
     kernel = KERNELS.find(binding.op_type, HOST, binding.attrs)
     if kernel is None:
         return None
     found = kernel
-    made: list[Body] = []
+    made: list[KernelBody] = []
 
-    def get() -> Body:
+    def get() -> KernelBody:
         if not made:
             made.append(found.bind(replace(binding, backend=host())))
         return made[0]
@@ -137,10 +137,10 @@ def _host_body(binding: Binding) -> Callable[[], Body] | None:
 
 def _dispatch(
     on_device: Callable[[Value, _Constant | None], Value],
-    body: Body,
-    near: Callable[[], Body] | None,
+    body: KernelBody,
+    near: Callable[[], KernelBody] | None,
     arguments: Sequence[_Argument],
-) -> Body:
+) -> KernelBody:
     # `far == (None,)`: a single value that is no constant. Constants are on the device already.
     watched = [i for i, a in enumerate(arguments) if a.is_tensor and a.far == (None,)]
     fixed = [(i, a.far[0]) for i, a in enumerate(arguments) if not a.is_sequence and a.far[0] is not None]

@@ -11,7 +11,7 @@ from aioflow.graph.boundary import SEND
 from aioflow.graph.device_spec import DeviceSpec, task_of
 from aioflow.graph.shapes import num_elements
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.kernels.registry import HOST, Body
+from aioflow.kernels.registry import HOST, KernelBody
 from aioflow.memory.segments import SHARED
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
@@ -29,7 +29,7 @@ def _leaves(attrs: Attrs) -> bool:
     return DeviceSpec.from_string(here).device_type == HOST and task_of(here) != task_of(there)
 
 
-def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> Body | None:
+def room_to_send(bound: BoundNode, leaving: frozenset[Edge]) -> KernelBody | None:
     """Return a function that allocates the result of a node in shared memory, or returns its argument instead.
 
     Returns:

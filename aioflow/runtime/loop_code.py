@@ -13,7 +13,7 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import current_work
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
-from aioflow.runtime.codegen import PARAMETERS, Form, Line, NodeWriter, compiled, failed_node, text_of
+from aioflow.runtime.codegen import PARAMETERS, CodeVariant, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.executor import StepWork
 from aioflow.runtime.functions import cut
 from aioflow.runtime.liveness import analyse, is_small
@@ -85,7 +85,7 @@ class LoopCode:
         self._sections = {"tests": range(tested), "body": range(tested, len(nodes))}
         self._cuts = cut(self._task, list(self._sections.values()), ends)
         self._writer = NodeWriter(self._task, graph, constants, lifetimes, names, self._cuts, ends)
-        self._compiled: dict[Form, Callable[..., tuple[Value, ...]]] = {}
+        self._compiled: dict[CodeVariant, Callable[..., tuple[Value, ...]]] = {}
 
     @property
     def kept(self) -> frozenset[int]:
@@ -103,8 +103,8 @@ class LoopCode:
             here = current_work()
             work = here if isinstance(here, StepWork) else UNSTOPPABLE
             if step is not None and step.probe is not None:
-                return self._function(Form.PROBED)(values, self._reporter(step.probe), step, work)
-            return self._function(Form.LOOP)(values, step or UNSTOPPABLE, work)
+                return self._function(CodeVariant.PROBED)(values, self._reporter(step.probe), step, work)
+            return self._function(CodeVariant.LOOP)(values, step or UNSTOPPABLE, work)
         except Exception as error:
             failed = failed_node(error, self._compiled.values(), self._task.nodes)
             if failed is None:
@@ -112,26 +112,26 @@ class LoopCode:
             failure = kernel_error(error, failed.node)
             raise failure from failure.__cause__
 
-    def source(self, form: Form) -> str:
+    def source(self, form: CodeVariant) -> str:
         """Return the Python text of a form."""
         parts = [lines for group in self._functions(form).values() for lines in group]
         return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
 
-    def _function(self, form: Form) -> Callable[..., tuple[Value, ...]]:
+    def _function(self, form: CodeVariant) -> Callable[..., tuple[Value, ...]]:
         found = self._compiled.get(form)
         if found is None:
             main, parts = self._main(form), self._functions(form)
             found = self._compiled[form] = compiled(main, "loop", self._writer.scope, self._task.nodes, parts)
         return found
 
-    def _functions(self, form: Form) -> dict[str, list[list[Line]]]:
+    def _functions(self, form: CodeVariant) -> dict[str, list[list[Line]]]:
         """Return the functions that the loop is divided into."""
         if self._cuts is None:
             return {}
         every = zip(self._sections.items(), self._cuts.sections, strict=True)
         return {name: [self._writer.function(name, form, piece) for piece in pieces] for (name, _), pieces in every}
 
-    def _main(self, form: Form) -> list[Line]:
+    def _main(self, form: CodeVariant) -> list[Line]:
         parts, writer = self._parts, self._writer
         return [
             Line(f"def loop({', '.join(('values', *PARAMETERS[form]))}):"),
@@ -155,7 +155,7 @@ class LoopCode:
         self._writer.scope["blank"] = [None] * (len(self._cuts.slots) - len(self._task.inputs))
         return "s = [*blank, *values]"
 
-    def _section(self, name: str, form: Form) -> list[Line]:
+    def _section(self, name: str, form: CodeVariant) -> list[Line]:
         """Return the lines of the nodes before or after the predicate test."""
         if self._cuts is None:
             nodes = self._sections[name]

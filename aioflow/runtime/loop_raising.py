@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from aioflow.compiler.control_flow import LoopFrame, LoopVariable, loop_variable, loops_of
+from aioflow.compiler.control_flow import LoopFrame, LoopVariableNodes, loop_variable, loops_of
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.ordering import in_order
 from aioflow.graph.traits import Role
@@ -30,7 +30,7 @@ _Path: TypeAlias = tuple[str, ...]  # see `LoopFrame.path`
 class _Frame:
     """The nodes, by name, of a frame that has the form of `while_loop`."""
 
-    variables: tuple[LoopVariable, ...]
+    variables: tuple[LoopVariableNodes, ...]
     invariants: tuple[str, ...]  # constant Enters
     switches: tuple[str, ...]  # those of the loop itself, not of branches inside
     exits: tuple[str, ...]
@@ -117,9 +117,9 @@ def _recognise(members: Sequence[str], graph: ClientGraph) -> _Frame | None:
     return _Frame(tuple(variables), tuple(invariants), tuple(taken), tuple(exits), tuple(members))
 
 
-def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[LoopVariable] | None:
+def _variables(merges: Sequence[Node], graph: ClientGraph) -> list[LoopVariableNodes] | None:
     """Return the loop variables, ignoring the Merges of branches; None if the frame has another form."""
-    found: list[LoopVariable] = []
+    found: list[LoopVariableNodes] = []
     for merge in merges:
         variable = loop_variable(graph, merge)
         if variable is not None and not merge.control:

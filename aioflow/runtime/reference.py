@@ -36,8 +36,8 @@ from aioflow.runtime.fetched import fetches_of
 from aioflow.runtime.frames import DEAD, dead_fetch, wrong_predicate
 from aioflow.runtime.step import Step
 
-Outputs: TypeAlias = Any  # a sequence or DEAD; one output of a Switch is DEAD
-Sources: TypeAlias = Mapping[str, "asyncio.Task[Outputs]"]
+NodeOutputs: TypeAlias = Any  # a sequence or DEAD; one output of a Switch is DEAD
+Sources: TypeAlias = Mapping[str, "asyncio.Task[NodeOutputs]"]
 
 _ENDS: Final = (Role.SEND, Role.RECV)  # of an edge between devices: the Send tells the Recv whether the value is dead
 _PASSES: Final = (Role.FETCH, Role.ENTER, Role.EXIT, Role.NEXT, Role.LOOP_CONDITION)
@@ -57,9 +57,9 @@ class _Iteration:
 
     def __init__(self, frame: LoopFrame | None, around: str = "", number: int = 0) -> None:
         self.frame, self.around, self.number = frame, around, number
-        self.outputs: dict[str, asyncio.Task[Outputs]] = {}
+        self.outputs: dict[str, asyncio.Task[NodeOutputs]] = {}
         self.following: asyncio.Task[_Iteration | None] | None = None
-        self.running: deque[set[asyncio.Task[Outputs]]] = deque()
+        self.running: deque[set[asyncio.Task[NodeOutputs]]] = deque()
 
     @property
     def tag(self) -> str:
@@ -80,7 +80,7 @@ class _Run:
     step: Step
 
 
-class Reference:
+class ReferenceExecutor:
     """The reference executor of one device's subgraph. `run` may be called concurrently.
 
     Args:
@@ -130,7 +130,7 @@ class Reference:
             raise cause from cause.__cause__
         return [_fetched(node, outputs) for node, outputs in zip(self._fetches, work.result(), strict=True)]
 
-    async def _run_all(self, feeds: Sequence[Value], step: Step) -> list[Outputs]:
+    async def _run_all(self, feeds: Sequence[Value], step: Step) -> list[NodeOutputs]:
         """Run all nodes and return the outputs of the fetched ones."""
         async with asyncio.TaskGroup() as node_group:
             whole = _Iteration(None)
@@ -169,7 +169,7 @@ class Reference:
         At most `parallel` iterations are in progress.
         """
         following = _Iteration(now.frame, now.around, now.number + 1)
-        carried: dict[Edge, asyncio.Task[Outputs]] = {}
+        carried: dict[Edge, asyncio.Task[NodeOutputs]] = {}
         for node in self._nodes[now.frame]:
             if self._frames[node.name] is now.frame and node.role is Role.NEXT:
                 task = run.group.create_task(self._run(run, node, now.sources(node), now.tag))
@@ -185,7 +185,7 @@ class Reference:
         self._begin(run, following)
         return following
 
-    async def _leave(self, run: _Run, node: Node, now: _Iteration | None) -> Outputs:
+    async def _leave(self, run: _Run, node: Node, now: _Iteration | None) -> NodeOutputs:
         """Return the output of an Exit, given the first iteration of its loop."""
         while now is not None and now.following is not None:
             outputs = await self._run(run, node, now.sources(node), now.tag)
@@ -194,7 +194,7 @@ class Reference:
             now = await now.following
         return DEAD
 
-    async def _run(self, run: _Run, node: Node, sources: Sources, tag: str) -> Outputs:
+    async def _run(self, run: _Run, node: Node, sources: Sources, tag: str) -> NodeOutputs:
         """Await the inputs of a node and return its outputs."""
         role = node.role
         if role is Role.MERGE:
@@ -222,7 +222,7 @@ class Reference:
         # A dead Send has run, so that its receiver learns of it. Its followers are dead nevertheless.
         return DEAD if role is Role.SEND and dead else outputs
 
-    async def _compute(self, node: Node, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:
+    async def _compute(self, node: Node, inputs: Mapping[Edge, Value], step: Step, tag: str) -> NodeOutputs:
         if step.requested:
             step.halt()
         if node.role is Role.SWITCH:
@@ -257,17 +257,17 @@ def _around(frame: LoopFrame | None) -> Iterator[LoopFrame | None]:
     yield None
 
 
-def _value(outputs: Outputs, edge: Edge) -> Value:
+def _value(outputs: NodeOutputs, edge: Edge) -> Value:
     return DEAD if outputs is DEAD else outputs[edge.port]
 
 
-def _fetched(fetch: Node, outputs: Outputs) -> Value:
+def _fetched(fetch: Node, outputs: NodeOutputs) -> Value:
     if outputs is DEAD:
         raise dead_fetch(fetch)
     return outputs[0]
 
 
-async def _first_live(sources: Mapping[Edge, asyncio.Task[Outputs]]) -> Outputs:
+async def _first_live(sources: Mapping[Edge, asyncio.Task[NodeOutputs]]) -> NodeOutputs:
     """Return the first live value to arrive, as a pair with its edge, or DEAD if all are dead."""
     coming = set(sources.values())
     while coming:
@@ -293,7 +293,7 @@ def _copies(inputs: Mapping[Edge, Value]) -> dict[Edge, Value]:
     return {edge: to_keep(value) for edge, value in inputs.items()}
 
 
-def _call(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) -> Outputs:
+def _call(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str) -> NodeOutputs:
     """Return the outputs of a sync kernel.
 
     The kernel is not started if the step was asked to stop. A kernel with effects runs in a critical section.
@@ -326,7 +326,7 @@ def _called(bound: BoundNode, inputs: Mapping[Edge, Value], step: Step, tag: str
         return bound.call(*gather(bound, inputs), **extra)
 
 
-def _declared(bound: BoundNode, result: Value) -> Outputs:
+def _declared(bound: BoundNode, result: Value) -> NodeOutputs:
     """Return the outputs of a node from its kernel's result.
 
     Raises:

@@ -16,8 +16,8 @@ from aioflow.compiler.ir import Edge
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect
 from aioflow.kernels import joinable
-from aioflow.kernels.joinable import Constant, Item, Joinable, Member
-from aioflow.kernels.registry import Body
+from aioflow.kernels.joinable import ConstantArgument, Joinable, JoinedMember, MemberArgument
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.tasks import Task
@@ -37,7 +37,7 @@ class Shortcut:
     nodes: range
     inputs: tuple[Edge, ...]
     output: Edge
-    call: joinable.Shortcut
+    call: joinable.JoinedBody
 
 
 def shortcuts(task: Task, constants: Mapping[Edge, Value]) -> list[Shortcut]:
@@ -119,22 +119,22 @@ def _joined(task: Task, run: range, constants: Mapping[Edge, Value]) -> Shortcut
     return None if call is None else Shortcut(run, tuple(reads), outputs[-1], call)
 
 
-def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, Value]) -> Member:
-    arguments: list[Item] = []
+def _member(b: BoundNode, numbers: Mapping[Edge, int], constants: Mapping[Edge, Value]) -> JoinedMember:
+    arguments: list[MemberArgument] = []
     for argument in b.arguments:
-        items: list[int | Constant] = []
+        items: list[int | ConstantArgument] = []
         for edge in argument.sources:
             if edge not in constants:
                 items.append(numbers[edge])
             else:
                 value = constants[edge]
-                items.append(Constant(value if argument.convert is None else argument.convert(value)))
+                items.append(ConstantArgument(value if argument.convert is None else argument.convert(value)))
         arguments.append(tuple(items) if argument.is_sequence else items[0])
     call, part = (b.call.body, b.call.part) if isinstance(b.call, Joinable) else (b.call, None)
     call = _first_of(call) if b.unpacks else call
-    return Member(call, part, tuple(arguments), b.kernel.fresh, b.kernel.takes_out)
+    return JoinedMember(call, part, tuple(arguments), b.kernel.fresh, b.kernel.takes_out)
 
 
-def _first_of(call: Body) -> Body:
+def _first_of(call: KernelBody) -> KernelBody:
     """Return a function that returns the first of several outputs."""
     return lambda *args: call(*args)[0]

@@ -332,12 +332,12 @@ class Step:
             return asyncio.CancelledError()  # the errors of its tasks are only consequences of the cancellation
         return self.error or root_cause(group)
 
-    def stoppable(self) -> Stoppable:
+    def stoppable(self) -> StoppableBlock:
         """Return a context manager that ends waits on the event loop with the step's error when the step is stopped.
 
         Used as `async with step.stoppable():`.
         """
-        return Stoppable(self)
+        return StoppableBlock(self)
 
     async def watch(self) -> None:
         """Wait for `stop`, then raise its error."""
@@ -362,7 +362,7 @@ class Step:
             await self._finished.wait()
 
 
-class Stoppable:
+class StoppableBlock:
     """The context manager of `Step.stoppable`."""
 
     __slots__ = ("_step", "_timeout")

@@ -13,7 +13,7 @@ from aioflow.memory.collector import full_collections_postponed
 from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error
-from aioflow.runtime.codegen import Form
+from aioflow.runtime.codegen import CodeVariant
 from aioflow.runtime.elasticity import begins_again, elastic_nodes
 from aioflow.runtime.executor import StepWork, work_here
 from aioflow.runtime.loop_code import UNSTOPPABLE
@@ -85,7 +85,7 @@ class Strand:
         self._brief = bool(elastic) or (limit is not None and any(b.kernel.elastic or b.claims for b in self.nodes))
         self._sized, self._texts = map(tuple, sized)
         self._varies = bool(self._sized or self._texts)
-        self._inline = Form.BRIEF if self._brief else Form.FAST
+        self._inline = CodeVariant.BRIEF if self._brief else CodeVariant.FAST
         self._fast: Callable[..., tuple[Value, ...]] | None = None
         # A captured function takes only values, and a strand that sends also needs the step.
         self._capture = None if self._sends else capture
@@ -152,7 +152,7 @@ class Strand:
         work = here if isinstance(here, StepWork) else UNSTOPPABLE
         try:
             # Always the form that a thread compiles first.
-            return self.code.function(Form.STOPPABLE)(*values, step or UNSTOPPABLE, work)
+            return self.code.function(CodeVariant.STOPPABLE)(*values, step or UNSTOPPABLE, work)
         except Exception as error:
             explained = self._explain(error)
             raise explained from explained.__cause__
@@ -163,7 +163,7 @@ class Strand:
         work = work_here(step)
         work.limit = self._limit
         work.end_critical()
-        code = self._made(Form.STOPPABLE if step.probe is None else Form.PROBED)
+        code = self._made(CodeVariant.STOPPABLE if step.probe is None else CodeVariant.PROBED)
         # `call_inline` does not compile long code, so it is compiled here as soon as the strand is cheap enough for it.
         if self._fast is None and self.code.is_long and self.cost.expect(self._magnitude(values)) <= self._budget:
             self._fast = self._made(self._inline)
@@ -182,7 +182,7 @@ class Strand:
             raise explained from explained.__cause__
         return result, _inline_seconds(perf_counter() - started, thread_time() - worked)
 
-    def _made(self, form: Form) -> Callable[..., tuple[Value, ...]]:
+    def _made(self, form: CodeVariant) -> Callable[..., tuple[Value, ...]]:
         if not self.code.is_long:
             return self.code.function(form)
         with full_collections_postponed():
@@ -190,7 +190,7 @@ class Strand:
 
     def _as_captured(self) -> Callable[..., tuple[Value, ...]] | None:
         if self._capture is not None:  # called once, in the device's thread
-            self._captured = self._capture(self.code.function(Form.FAST), self.nodes)
+            self._captured = self._capture(self.code.function(CodeVariant.FAST), self.nodes)
             # Cleared after the only attempt: what cannot be captured once is not tried again.
             self._capture = None
         return self._captured

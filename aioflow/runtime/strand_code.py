@@ -12,7 +12,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.codegen import Form, Line, NodeWriter, compiled, failed_node, text_of
+from aioflow.runtime.codegen import CodeVariant, Line, NodeWriter, compiled, failed_node, text_of
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.functions import Cuts, cut, takes_long
 from aioflow.runtime.liveness import Lifetimes, analyse
@@ -44,14 +44,14 @@ class StrandCode:
         self._writer = NodeWriter(
             task, graph, constants, self._lifetimes, {e: f"a{i}" for i, e in enumerate(task.inputs)}, self._cuts
         )
-        self._compiled: dict[Form, Callable[..., tuple[Value, ...]]] = {}
+        self._compiled: dict[CodeVariant, Callable[..., tuple[Value, ...]]] = {}
 
     @property
     def owned(self) -> frozenset[Edge]:
         """The outputs without another holder."""
         return self._lifetimes.owned
 
-    def function(self, form: Form) -> Callable[..., tuple[Value, ...]]:
+    def function(self, form: CodeVariant) -> Callable[..., tuple[Value, ...]]:
         """Return the compiled function of a form."""
         found = self._compiled.get(form)
         if found is None:
@@ -60,7 +60,7 @@ class StrandCode:
             self._compiled[form] = found
         return found
 
-    def source(self, form: Form) -> str:
+    def source(self, form: CodeVariant) -> str:
         """Return the Python text of a form."""
         parts = [lines for section in self._parts(form) for lines in section]
         return "\n".join(text_of(lines) for lines in (*parts, self._main(form)))
@@ -69,17 +69,17 @@ class StrandCode:
         """Return the node whose generated line raised `error`, or None if it is no node's line."""
         return failed_node(error, self._compiled.values(), self.task.nodes)
 
-    def _parts(self, form: Form) -> list[list[list[Line]]]:
+    def _parts(self, form: CodeVariant) -> list[list[list[Line]]]:
         """Return the functions of each section."""
         sections = () if self._cuts is None else self._cuts.sections
         return [[self._writer.function("part", form, piece) for piece in pieces] for pieces in sections]
 
-    def _main(self, form: Form) -> list[Line]:
+    def _main(self, form: CodeVariant) -> list[Line]:
         writer, task = self._writer, self.task
         parameters = writer.parameters(form)
         if self._cuts is not None:
             # A shortcut replaces several nodes by one call, and a probe has to see each of them.
-            return self._main_of_parts(parameters, self._cuts, {} if form is Form.PROBED else self._by_start())
+            return self._main_of_parts(parameters, self._cuts, {} if form is CodeVariant.PROBED else self._by_start())
         lines = [Line(f"def strand({', '.join((*(writer.name(e) for e in task.inputs), *parameters))}):")]
         # Outputs under predicates stay DEAD unless their branch assigns them.
         maybe_dead = [writer.name(e) for e in task.outputs if writer.guard(e)]

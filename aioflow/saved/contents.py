@@ -1,8 +1,8 @@
 """The contents of a folder, all of one version even if the model is replaced during the read.
 
-On a local disk, the files of a version remain as long as a reader marks it as in use (`Place.keep`). A store has no
-such marks; there the files of the version before the present one remain. So the assets, which the graph opens by name,
-are copied from a store to a local folder.
+On a local disk, the files of a version remain as long as a reader marks it as in use (`ModelFolder.keep`). A store has
+no such marks; there the files of the version before the present one remain. So the assets, which the graph opens by
+name, are copied from a store to a local folder.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from aioflow.errors import AbortedError, DataLossError, OpError
 from aioflow.graph.graphdef import GraphDef
 from aioflow.memory.values import Array
 from aioflow.saved.constants import with_constants
-from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest, StoredFile
+from aioflow.saved.manifest import ASSETS, MANIFEST, FileEntry, Manifest
 from aioflow.saved.ops_used import without_new_attributes
-from aioflow.saved.places import Place
+from aioflow.saved.places import ModelFolder
 from aioflow.saved.stored_weights import StoredWeights
 
 _ATTEMPTS: Final = 20
@@ -46,7 +46,7 @@ class Contents:
     assets: Mapping[str, str]
 
 
-def open_folder(place: Place, kept: ExitStack) -> Contents:
+def open_folder(place: ModelFolder, kept: ExitStack) -> Contents:
     """Read the manifest, the definition, the weights and the assets of a folder, and verify them.
 
     Args:
@@ -81,7 +81,7 @@ def open_folder(place: Place, kept: ExitStack) -> Contents:
     )
 
 
-def _opened(place: Place, data: bytes, kept: ExitStack) -> Contents:
+def _opened(place: ModelFolder, data: bytes, kept: ExitStack) -> Contents:
     manifest = Manifest.from_bytes(data, place.path(MANIFEST))
     # Marked before the files are read, so that a save meanwhile does not delete them.
     place.keep(manifest.graph.name, kept)
@@ -93,11 +93,11 @@ def _opened(place: Place, data: bytes, kept: ExitStack) -> Contents:
     return Contents(manifest, without_new_attributes(definition, ops), weights, assets)
 
 
-def _missing(place: Place, name: str) -> Array:
+def _missing(place: ModelFolder, name: str) -> Array:
     raise DataLossError(f"there are no weights in {place.name}", expected=f"constant {name}", actual="none")
 
 
-def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef]) -> GraphDef:
+def _definition(place: ModelFolder, file: FileEntry, read: Callable[[bytes], GraphDef]) -> GraphDef:
     data = place.read(file)
     try:
         return read(data)
@@ -106,7 +106,7 @@ def _definition(place: Place, file: StoredFile, read: Callable[[bytes], GraphDef
         raise
 
 
-def _assets(place: Place, manifest: Manifest, kept: ExitStack) -> dict[str, str]:
+def _assets(place: ModelFolder, manifest: Manifest, kept: ExitStack) -> dict[str, str]:
     files = {asset.file.name: asset.file for asset in manifest.assets}
     # Local assets are read in place, and stay while the version is marked.
     if not place.is_remote:

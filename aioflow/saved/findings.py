@@ -10,7 +10,7 @@ from typing import Final
 
 from aioflow.graph.graphdef import GraphDef, TensorData
 from aioflow.interop.unsupported import UnsupportedOp
-from aioflow.saved.opening import Kind
+from aioflow.saved.opening import ModelFormat
 
 # Dtypes of sizes, indices, masks and words. Weights are floating-point numbers, or integers of one byte.
 _NO_WEIGHTS: Final = frozenset(
@@ -41,7 +41,7 @@ class Survey:
         unsupported: Nodes of ops that are not registered, if the format allows finding them.
     """
 
-    kind: Kind
+    kind: ModelFormat
     producer: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, int] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError
-from aioflow.formats.manifests import Document, digest_of
+from aioflow.formats.manifests import CheckpointManifest, digest_of
 from aioflow.formats.versions import readable_version
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
@@ -35,7 +35,7 @@ _LINE: Final = re.compile(r"\n\s*")
 T = TypeVar("T")
 
 
-class StoredFile(NamedTuple):
+class FileEntry(NamedTuple):
     """A file of the folder: name, size in bytes, and SHA-256."""
 
     name: str
@@ -73,7 +73,7 @@ class Asset(NamedTuple):
     """A file of the model, and the tensor that holds its path."""
 
     tensor: str
-    file: StoredFile
+    file: FileEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Manifest:
     """
 
     signatures: Mapping[str, StoredSignature]
-    graph: StoredFile
-    ops: StoredFile
-    weights: StoredFile | None = None
+    graph: FileEntry
+    ops: FileEntry
+    weights: FileEntry | None = None
     variables: tuple[Weight, ...] = ()
     assets: tuple[Asset, ...] = ()
     producer: str = RELEASE
@@ -109,7 +109,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Encode the manifest as JSON, with its checksum."""
-        content: Document = {
+        content: CheckpointManifest = {
             "format": _FORMAT,
             "version": VERSION,
             "min_reader": 1,
@@ -170,24 +170,24 @@ class Manifest:
             ) from error
 
 
-def sealed(content: Document) -> bytes:
+def sealed(content: CheckpointManifest) -> bytes:
     """Return a JSON file with this content and its checksum."""
     text = json.dumps({**content, "sha256": digest_of(content)}, indent=1)
     return (_INNERMOST.sub(lambda found: _LINE.sub(" ", found[0]), text) + "\n").encode()
 
 
-def _tensor_document(info: TensorInfo) -> Document:
+def _tensor_document(info: TensorInfo) -> CheckpointManifest:
     return {"name": info.name, "tensor": info.tensor, "dtype": info.dtype.name, "shape": info.shape}
 
 
-def _described(variable: Weight) -> Document:
+def _described(variable: Weight) -> CheckpointManifest:
     return {**variable._asdict(), "dtype": variable.dtype.name}
 
 
 # -- validation: each function raises ValueError, LookupError or TypeError for a malformed value ----------------------
 
 
-def _manifest(content: Document, version: int) -> Manifest:
+def _manifest(content: CheckpointManifest, version: int) -> Manifest:
     weights = content.get("weights")
     return Manifest(
         {_text(name): _signature(each) for name, each in content["signatures"].items()},
@@ -202,12 +202,12 @@ def _manifest(content: Document, version: int) -> Manifest:
     )
 
 
-def _signature(content: Document) -> StoredSignature:
+def _signature(content: CheckpointManifest) -> StoredSignature:
     inputs, outputs = (_each(content[key], _tensor, "name") for key in ("inputs", "outputs"))
     return StoredSignature(inputs, outputs, _text(content.get("method", "")))
 
 
-def _each(items: object, read: Callable[[Document], T], key: str) -> tuple[T, ...]:
+def _each(items: object, read: Callable[[CheckpointManifest], T], key: str) -> tuple[T, ...]:
     """Decode a list, and require that the names of its items are distinct."""
     if not isinstance(items, list):
         raise TypeError(f"not a list: {brief(items)}")
@@ -217,22 +217,22 @@ def _each(items: object, read: Callable[[Document], T], key: str) -> tuple[T, ..
     return found
 
 
-def _tensor(item: Document) -> TensorInfo:
+def _tensor(item: CheckpointManifest) -> TensorInfo:
     return TensorInfo(_text(item["name"]), _text(item["tensor"]), _DTYPES[item["dtype"]], _shape(item["shape"]))
 
 
-def _weight(item: Document) -> Weight:
+def _weight(item: CheckpointManifest) -> Weight:
     if type(item["trainable"]) is not bool:
         raise TypeError("trainable is neither true nor false")
     return Weight(_text(item["name"]), _DTYPES[item["dtype"]], _shape(item["shape"]), item["trainable"])
 
 
-def _asset(item: Document) -> Asset:
+def _asset(item: CheckpointManifest) -> Asset:
     return Asset(_text(item["tensor"]), _file(item, f"{ASSETS}/"))
 
 
-def _file(item: Document, folder: str = "") -> StoredFile:
-    return StoredFile(_name(item["name"], folder), _number(item["size"], 0), _text(item["sha256"]))
+def _file(item: CheckpointManifest, folder: str = "") -> FileEntry:
+    return FileEntry(_name(item["name"], folder), _number(item["size"], 0), _text(item["sha256"]))
 
 
 def _name(value: object, folder: str = "") -> str:

@@ -35,7 +35,7 @@ from aioflow.train.checkpoint_state import latest_checkpoint
 from aioflow.train.graph_io import read_graph
 
 
-class Kind(NamedTuple):
+class ModelFormat(NamedTuple):
     """A model format.
 
     Attributes:
@@ -47,13 +47,13 @@ class Kind(NamedTuple):
     open: str = ""
 
 
-AIOFLOW: Final = Kind("aioflow's own folder", "aioflow.saved.reading:load")
-SAVED_MODEL: Final = Kind("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
-ONNX: Final = Kind("ONNX", "aioflow.interop.onnx:load")
-GRAPH: Final = Kind("graph definition", "aioflow.saved.opening:open_graph")
-META_GRAPH: Final = Kind("meta graph")
-WEIGHTS: Final = Kind("safetensors")
-CHECKPOINT: Final = Kind("checkpoint")
+AIOFLOW: Final = ModelFormat("aioflow's own folder", "aioflow.saved.reading:load")
+SAVED_MODEL: Final = ModelFormat("SavedModel", "aioflow.interop.tensorflow:load_saved_model")
+ONNX: Final = ModelFormat("ONNX", "aioflow.interop.onnx:load")
+GRAPH: Final = ModelFormat("graph definition", "aioflow.saved.opening:open_graph")
+META_GRAPH: Final = ModelFormat("meta graph")
+WEIGHTS: Final = ModelFormat("safetensors")
+CHECKPOINT: Final = ModelFormat("checkpoint")
 
 _WHOLE: Final = ("model.safetensors", "model.safetensors.index.json")
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
@@ -65,7 +65,7 @@ _LENGTH, _VARINT = 2, 0  # wire types
 _SKIPPED: Final = {1: 8, 5: 4}  # other wire types, with the size of their values
 
 
-def kind_of(path: str | os.PathLike[str]) -> Kind:
+def kind_of(path: str | os.PathLike[str]) -> ModelFormat:
     """Detect the format of a path. Reads at most 512 bytes of a file, and the tags of 64 fields.
 
     Raises:
@@ -130,7 +130,7 @@ def whole_weights(place: Path) -> Path | None:
     return next((place / name for name in _WHOLE if (place / name).exists()), None)
 
 
-def _kind_of_folder(place: Path) -> Kind | None:
+def _kind_of_folder(place: Path) -> ModelFormat | None:
     if (place / MANIFEST).exists():
         return AIOFLOW
     if any((place / name).exists() for name in SAVED_MODEL_FILES):
@@ -142,7 +142,7 @@ def _kind_of_folder(place: Path) -> Kind | None:
     return WEIGHTS if any(place.glob("*.safetensors")) else None
 
 
-def _kind_of_file(place: Path) -> Kind | None:
+def _kind_of_file(place: Path) -> ModelFormat | None:
     if place.name in SAVED_MODEL_FILES:
         return SAVED_MODEL
     if place.name == MANIFEST:
@@ -168,7 +168,7 @@ def _kind_of_file(place: Path) -> Kind | None:
         return _kind_of_message(*_fields(file, size), place.name.endswith(".meta"))
 
 
-def _kind_of_message(fields: Mapping[int, int], is_whole: bool, is_meta: bool) -> Kind | None:
+def _kind_of_message(fields: Mapping[int, int], is_whole: bool, is_meta: bool) -> ModelFormat | None:
     """Detect the format of a protocol buffer by its fields and their wire types.
 
     A graph without a saver is a meta graph only if the file is named like one.
@@ -218,7 +218,7 @@ def _varint(file: BinaryIO) -> int | None:
 
 
 def open_model(
-    path: str | os.PathLike[str], kind: Kind | None = None, shapes: Mapping[str, ShapeLike] | None = None
+    path: str | os.PathLike[str], kind: ModelFormat | None = None, shapes: Mapping[str, ShapeLike] | None = None
 ) -> Model:
     """Load the model at a path, of any format. Blocks on the disk.
 

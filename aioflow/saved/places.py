@@ -16,13 +16,13 @@ from aioflow.errors import DataLossError, NotFoundError, PermissionDeniedError, 
 from aioflow.formats.files import PIECE, file_errors, read_up_to
 from aioflow.formats.stores import Store, is_url, joined, local_path, store_at
 from aioflow.formats.temporary_files import kept_file
-from aioflow.saved.manifest import MANIFEST, StoredFile
+from aioflow.saved.manifest import MANIFEST, FileEntry
 
 _MAX_MANIFEST: Final = 1 << 26
 _MAX_GRAPH: Final = 1 << 34
 
 
-class Place:
+class ModelFolder:
     """A local folder, or a folder in a store.
 
     Attributes:
@@ -35,9 +35,9 @@ class Place:
         self.is_remote = is_url(text)
         self.name = text.rstrip("/") if self.is_remote else os.path.abspath(local_path(text))
 
-    def followed(self) -> Place:
+    def followed(self) -> ModelFolder:
         """Return the folder itself if this is a link, whose target may change later."""
-        return self if self.is_remote else Place(os.path.realpath(self.name))
+        return self if self.is_remote else ModelFolder(os.path.realpath(self.name))
 
     def path(self, name: str) -> str:
         """Return the full name of a file."""
@@ -66,7 +66,7 @@ class Place:
             raise ResourceExhaustedError(f"{self.path(MANIFEST)} is too large", expected=f"{_MAX_MANIFEST} bytes")
         return data
 
-    def read(self, file: StoredFile) -> bytes:
+    def read(self, file: FileEntry) -> bytes:
         """Read and verify a file that the manifest lists.
 
         Raises:
@@ -84,12 +84,12 @@ class Place:
         contents.writelines(self._checked(file))
         return contents.getvalue()
 
-    def check(self, file: StoredFile) -> None:
+    def check(self, file: FileEntry) -> None:
         """Verify a file without keeping its contents. Raises the errors of `read`."""
         for _ in self._checked(file):
             pass
 
-    def fetch(self, file: StoredFile, path: str) -> None:
+    def fetch(self, file: FileEntry, path: str) -> None:
         """Copy a file to a local path, and verify it. Raises the errors of `read` and of the file system."""
         with file_errors(path), open(path, "xb") as target:
             target.writelines(self._checked(file))
@@ -104,7 +104,7 @@ class Place:
         if file is not None:
             kept.enter_context(file)
 
-    def _checked(self, file: StoredFile) -> Iterator[bytes]:
+    def _checked(self, file: FileEntry) -> Iterator[bytes]:
         store, name = self.store(file.name)
         path, size = self.path(file.name), store.size(name)
         if size is None:

@@ -31,7 +31,7 @@ from aioflow.ops.variables.adopted import AdoptedVariable
 from aioflow.ops.variables.variable import Variable
 from aioflow.saved.contents import Contents, open_folder
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
-from aioflow.saved.places import Place
+from aioflow.saved.places import ModelFolder
 from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
 from aioflow.saved.stored_weights import StoredWeights
 from aioflow.saved.tables import table_initializers
@@ -68,7 +68,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
         AbortedError: the model is replaced faster than it can be read.
     """
     check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
-    place = Place(folder).followed()
+    place = ModelFolder(folder).followed()
     with ExitStack() as kept:
         model = _model(place, open_folder(place, kept))
         # The graph reads these files later, so their locks and copies must live as long as the graph does.
@@ -76,7 +76,7 @@ def load(folder: str | os.PathLike[str]) -> Model:
     return model
 
 
-def _model(place: Place, contents: Contents) -> Model:
+def _model(place: ModelFolder, contents: Contents) -> Model:
     manifest, weights, paths = contents.manifest, contents.weights, contents.assets
     graph = Graph()
     with graph.as_default():
@@ -141,7 +141,7 @@ def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
 
 
 def _variables(
-    graph: Graph, place: Place, wanted: tuple[Weight, ...], weights: StoredWeights | None
+    graph: Graph, place: ModelFolder, wanted: tuple[Weight, ...], weights: StoredWeights | None
 ) -> dict[str, Variable]:
     handles = {op.name: op for op in graph.get_operations() if op.type == VARIABLE}
     # The manifest is untrusted: names must match exactly.
@@ -199,7 +199,7 @@ def _given(value: Tensor) -> Callable[[], Tensor]:
 
 
 async def _initialize(
-    place: Place,
+    place: ModelFolder,
     variables: Mapping[str, Variable],
     tables: list[Operation],
     weights: StoredWeights | None,

@@ -1,8 +1,8 @@
 """Atomic replacement of one version of a model by another, while any number of readers use the old one.
 
-A reader marks a version as in use by a shared lock on the file of its graph (`Place.keep`). The files of such a version
-remain: the next manifest lists them (`replaced`), and the next save deletes those that are no longer in use. Without
-locks, as in a store, a save deletes only versions that were replaced by earlier saves.
+A reader marks a version as in use by a shared lock on the file of its graph (`ModelFolder.keep`). The files of such a
+version remain: the next manifest lists them (`replaced`), and the next save deletes those that are no longer in use.
+Without locks, as in a store, a save deletes only versions that were replaced by earlier saves.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.temporary_files import has_writer, temporary_file
 from aioflow.formats.temporary_folders import locked_folder
 from aioflow.saved.manifest import ASSETS, MANIFEST, Manifest
-from aioflow.saved.places import Place
+from aioflow.saved.places import ModelFolder
 
 _BEING_WRITTEN: Final = re.compile(r"\.version(-[0-9a-f]{12})\.[0-9a-f]{12}\.tmp")
 
 
-def replace_manifest(place: Place, manifest: Manifest) -> None:
+def replace_manifest(place: ModelFolder, manifest: Manifest) -> None:
     """Make a version whose files are written the present one, and delete earlier versions that are not in use."""
     store, name = place.store(MANIFEST)
     # Reading and writing the list must not overlap with another save, or one of the two present versions is lost.
@@ -45,19 +45,19 @@ def replace_manifest(place: Place, manifest: Manifest) -> None:
                 _forget(place, names, was_present=names is present)
 
 
-def _manifest_before(place: Place) -> Manifest | None:
+def _manifest_before(place: ModelFolder) -> Manifest | None:
     try:
         return Manifest.from_bytes(place.manifest(), place.path(MANIFEST))
     except OpError:
         return None  # there is no manifest; or it is damaged, so that the files of its version are unknown
 
 
-def _is_there(place: Place, names: Sequence[str]) -> bool:
+def _is_there(place: ModelFolder, names: Sequence[str]) -> bool:
     store, graph = place.store(names[0])
     return store.size(graph) is not None
 
 
-def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
+def _forget(place: ModelFolder, names: Sequence[str], was_present: bool) -> None:
     """Delete the files of a version unless the version is in use."""
     store, graph = place.store(names[0])
     with store.held([graph], alone=True) as mine:
@@ -73,7 +73,7 @@ def _forget(place: Place, names: Sequence[str], was_present: bool) -> None:
 
 
 @contextmanager
-def being_written(place: Place, mark: str) -> Iterator[None]:
+def being_written(place: ModelFolder, mark: str) -> Iterator[None]:
     """Mark a version as being written while the block runs. First remove the remains of killed saves.
 
     A file in the folder, locked for as long as the process lives, shows later saves that this one is running. A store
@@ -99,7 +99,7 @@ def being_written(place: Place, mark: str) -> Iterator[None]:
 
 
 @contextmanager
-def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
+def unless_it_fails(place: ModelFolder, mark: str) -> Iterator[None]:
     """Remove the files with `mark` in their names if the block fails."""
     had_assets = not place.is_remote and os.path.lexists(place.path(ASSETS))
     try:
@@ -111,7 +111,7 @@ def unless_it_fails(place: Place, mark: str) -> Iterator[None]:
         raise
 
 
-def _remove_version(place: Place, mark: str, keeps_assets: bool = False) -> None:
+def _remove_version(place: ModelFolder, mark: str, keeps_assets: bool = False) -> None:
     for folder in (ASSETS, ""):
         _remove_marked(place, folder, mark)
     if not place.is_remote and not keeps_assets:
@@ -119,7 +119,7 @@ def _remove_version(place: Place, mark: str, keeps_assets: bool = False) -> None
             os.rmdir(place.path(ASSETS))
 
 
-def _may_be_present(place: Place, mark: str) -> bool:
+def _may_be_present(place: ModelFolder, mark: str) -> bool:
     """Return True if the manifest refers to the version with this mark, or cannot be read."""
     try:
         return mark.encode() in place.manifest()
@@ -129,7 +129,7 @@ def _may_be_present(place: Place, mark: str) -> bool:
         return True
 
 
-def _remove_marked(place: Place, folder: str, mark: str) -> None:
+def _remove_marked(place: ModelFolder, folder: str, mark: str) -> None:
     # Errors are ignored: the original error is being raised.
     with suppress(OpError):
         store, _ = place.store(f"{folder}/" if folder else "")

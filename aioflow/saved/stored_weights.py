@@ -8,8 +8,8 @@ from aioflow.formats.manifests import MANIFEST as CHECKPOINT_MANIFEST
 from aioflow.formats.manifests import files_of, read_manifest
 from aioflow.interop import safetensors
 from aioflow.memory.values import Array
-from aioflow.saved.manifest import StoredFile
-from aioflow.saved.places import Place
+from aioflow.saved.manifest import FileEntry
+from aioflow.saved.places import ModelFolder
 
 
 class StoredWeights:
@@ -21,10 +21,10 @@ class StoredWeights:
         prefix: The full name of the checkpoint.
 
     Raises:
-        OpError: as for `Place.read`; a file leads out of the folder, is damaged, or needs a later release.
+        OpError: as for `ModelFolder.read`; a file leads out of the folder, is damaged, or needs a later release.
     """
 
-    def __init__(self, place: Place, weights: StoredFile) -> None:
+    def __init__(self, place: ModelFolder, weights: FileEntry) -> None:
         # First the digest of the manifest, then what it says about the files.
         place.check(weights)
         self._reader: CheckpointReader | None = None

@@ -24,7 +24,7 @@ from aioflow.interop.tensorflow.definitions import definition_and_refused
 from aioflow.interop.tensorflow.pruning import pruned
 from aioflow.interop.tensorflow.restored import checkpointed_values
 from aioflow.interop.tensorflow.saved_model import checkpointed_objects
-from aioflow.interop.tensorflow.saved_model_parts import VARIABLES, Parts, saved_model
+from aioflow.interop.tensorflow.saved_model_parts import VARIABLES, MetaGraphParts, saved_model
 from aioflow.protos import Message
 from aioflow.release import install_command
 from aioflow.saved.contents import open_folder
@@ -37,10 +37,10 @@ from aioflow.saved.opening import (
     ONNX,
     SAVED_MODEL,
     WEIGHTS,
-    Kind,
+    ModelFormat,
     missing_ops,
 )
-from aioflow.saved.places import Place
+from aioflow.saved.places import ModelFolder
 from aioflow.saved.pruning import VARIABLE
 from aioflow.saved.weight_surveys import checkpoint, values, weights
 from aioflow.train.graph_io import read_graph
@@ -69,7 +69,7 @@ def _needed(meta: Message) -> GraphDef:
 
     Other constants may be initial values of variables, which the checkpoint has as well.
     """
-    graph = pruned(meta.graph_def, Parts.of(meta).tensors())
+    graph = pruned(meta.graph_def, MetaGraphParts.of(meta).tensors())
     return definition_and_refused(graph, meta.meta_info_def.stripped_op_list)[0]
 
 
@@ -133,7 +133,7 @@ def _counted(metas: Iterable[Message]) -> Counter[str]:
 __all__ = ["Survey", "survey"]
 
 
-def survey(path: str | os.PathLike[str], kind: Kind) -> Survey:
+def survey(path: str | os.PathLike[str], kind: ModelFormat) -> Survey:
     """Survey a model of a given format. Blocks on the disk.
 
     Raises:
@@ -146,7 +146,7 @@ def survey(path: str | os.PathLike[str], kind: Kind) -> Survey:
 
 
 def _folder(path: str) -> Survey:
-    place = Place(path if is_url(path) or Path(path).is_dir() else Path(path).parent)
+    place = ModelFolder(path if is_url(path) or Path(path).is_dir() else Path(path).parent)
     with ExitStack() as kept:
         contents = open_folder(place.followed(), kept)
     manifest, definition = contents.manifest, contents.definition

@@ -33,9 +33,9 @@ from aioflow.interop.model import Signature
 from aioflow.memory.values import Array
 from aioflow.saved.asking import calls_of, reads_of, stored, variables_of
 from aioflow.saved.constants import without_constants
-from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, Manifest, StoredFile, StoredSignature, Weight
+from aioflow.saved.manifest import ASSETS, MANIFEST, Asset, FileEntry, Manifest, StoredSignature, Weight
 from aioflow.saved.ops_used import ops_used
-from aioflow.saved.places import Place, copied
+from aioflow.saved.places import ModelFolder, copied
 from aioflow.saved.pruning import pruned
 from aioflow.saved.replacing import being_written, replace_manifest, unless_it_fails
 from aioflow.saved.tables import columns_of, exports
@@ -103,7 +103,7 @@ async def save(
     """
     check_session(session)
     check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
-    place, graph = Place(folder), session.graph
+    place, graph = ModelFolder(folder), session.graph
     calls = calls_of(graph, signatures)
     paths = assets_of(graph, assets or {})
     # Fails before the values are read, which may take long.
@@ -156,7 +156,7 @@ async def _values(session: Session, handles: list[Operation], entries: list[Tens
 # -- writing: this blocks ---------------------------------------------------------------------------------------------
 
 
-def _check_free(place: Place, overwrite: bool) -> None:
+def _check_free(place: ModelFolder, overwrite: bool) -> None:
     """Raise AlreadyExistsError if the folder must not be written."""
     store, _ = place.store(MANIFEST)
     is_model = store.size(MANIFEST) is not None
@@ -179,12 +179,12 @@ def _is_empty(path: str) -> bool:
         return os.path.isdir(path) and not os.listdir(path)
 
 
-def _write(place: Place, content: _Content, tensors: Mapping[str, Storable], overwrite: bool) -> None:
+def _write(place: ModelFolder, content: _Content, tensors: Mapping[str, Storable], overwrite: bool) -> None:
     # `save` checks this only to fail early; another process may have written a model since.
     _check_free(place, overwrite)
     if not place.is_remote and not os.path.exists(place.path(MANIFEST)):
         with temporary_folder(Path(place.name)) as made:
-            new = Place(made.path)
+            new = ModelFolder(made.path)
             store, name = new.store(MANIFEST)
             store.put(name, _Writer(new, "").write(content, tensors).to_bytes())
             # The rename is atomic: other processes see no model or a whole one.
@@ -206,7 +206,7 @@ class _Writer:
         mark: A suffix of the file names that no other version has.
     """
 
-    def __init__(self, place: Place, mark: str) -> None:
+    def __init__(self, place: ModelFolder, mark: str) -> None:
         self._place = place
         self._mark = mark
 
@@ -221,29 +221,29 @@ class _Writer:
         weights = self._weights(tensors) if tensors else None
         return Manifest(content.signatures, graph, ops, weights, content.variables, assets)
 
-    def _put(self, name: str, data: bytes) -> StoredFile:
+    def _put(self, name: str, data: bytes) -> FileEntry:
         store, last = self._place.store(name)
         store.put(last, data)
-        return StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
+        return FileEntry(name, len(data), hashlib.sha256(data).hexdigest())
 
-    def _weights(self, tensors: Mapping[str, Storable]) -> StoredFile:
+    def _weights(self, tensors: Mapping[str, Storable]) -> FileEntry:
         prefix = f"weights{self._mark}"
         write_checkpoint(self._place.path(prefix), tensors)
         store, name = self._place.store(prefix + CHECKPOINT_MANIFEST)
         data = store.read(name)
-        return StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
+        return FileEntry(name, len(data), hashlib.sha256(data).hexdigest())
 
     def _assets(self, assets: Mapping[str, str]) -> tuple[Asset, ...]:
-        copies: dict[str, StoredFile] = {}
+        copies: dict[str, FileEntry] = {}
         for path, final in asset_names(assets.values(), self._mark).items():
             source, name = store_of(path)
             with source.open(name) as file:
                 copies[path] = self._copy(f"{ASSETS}/{final}", file)
         return tuple(Asset(tensor, copies[path]) for tensor, path in assets.items())
 
-    def _copy(self, name: str, file: BinaryIO) -> StoredFile:
+    def _copy(self, name: str, file: BinaryIO) -> FileEntry:
         store, last = self._place.store(name)
         with store.creating(last) as upload:
             size, digest = copied(file, upload.file)
             upload.commit()
-        return StoredFile(name, size, digest)
+        return FileEntry(name, size, digest)

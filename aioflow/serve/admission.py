@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from aioflow.errors import ResourceExhaustedError
 
 
-class Admission:
+class RequestAdmission:
     """A counter of the bytes of all requests that are being read or answered, with a limit."""
 
     def __init__(self, limit: int) -> None:
@@ -16,9 +16,9 @@ class Admission:
         self.bytes = 0
 
     @contextmanager
-    def holding(self) -> Iterator[Held]:
+    def holding(self) -> Iterator[HeldBytes]:
         """Open the account of one request. Leaving the block releases its bytes."""
-        held = Held(self)
+        held = HeldBytes(self)
         try:
             yield held
         finally:
@@ -36,12 +36,12 @@ class Admission:
             raise error
 
 
-class Held:
+class HeldBytes:
     """The bytes of one request."""
 
     __slots__ = ("_admission", "bytes")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: RequestAdmission) -> None:
         self._admission = admission
         self.bytes = 0
 

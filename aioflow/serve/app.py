@@ -17,15 +17,15 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from aioflow.errors import OpError
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.endpoints import Endpoint, Endpoints
-from aioflow.serve.guard import Guard
+from aioflow.serve.guard import RequestGuard
 from aioflow.serve.lag import LoopLag
 from aioflow.serve.metrics import CONTENT_TYPE, ServiceMetrics
 from aioflow.serve.openapi import openapi_document
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.page import Page
-from aioflow.serve.page.status import Status
+from aioflow.serve.page.status import ServiceStatus
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json, path_of
@@ -64,12 +64,12 @@ def create_app(
     own = not isinstance(models, Repository)
     repository = Repository(models, options) if not isinstance(models, Repository) else models
     endpoints = Endpoints(repository, limits or Limits())
-    watch = Watch(repository, endpoints.admission)
+    watch = ServiceWatch(repository, endpoints.admission)
     # A function, because a serving process that checks tokens outside the application sets `has_token` later.
     table = _table(repository, endpoints, watch, lambda: app.state.has_token)
     routes = [Route(line.path, Endpoint(line.answer), methods=[line.method]) for line in table]
     is_open = frozenset(line.path for line in table if line.is_open)
-    guard = Guard(token, hosts, is_open)
+    guard = RequestGuard(token, hosts, is_open)
     nothing = Endpoint(endpoints.nothing)
     app = _Service(guard, Endpoint(endpoints.infer), nothing, routes, _lifespan(repository, watch) if own else None)
     app.router.default = nothing
@@ -83,12 +83,12 @@ def create_app(
     return app
 
 
-class Watch:
+class ServiceWatch:
     """The periodic measurements of a running service."""
 
-    def __init__(self, repository: Repository, admission: Admission) -> None:
+    def __init__(self, repository: Repository, admission: RequestAdmission) -> None:
         self.lag = LoopLag()
-        self.status = Status(repository, admission, self.lag)
+        self.status = ServiceStatus(repository, admission, self.lag)
 
     async def run(self) -> None:
         """Run all measurements until cancelled."""
@@ -98,7 +98,7 @@ class Watch:
 
 
 def _table(
-    repository: Repository, endpoints: Endpoints, watch: Watch, has_token: Callable[[], bool]
+    repository: Repository, endpoints: Endpoints, watch: ServiceWatch, has_token: Callable[[], bool]
 ) -> list[HttpRoute]:
     """Return all routes, including that of the OpenAPI document that describes them."""
     metrics = ServiceMetrics(repository, endpoints.admission, watch.lag)
@@ -120,7 +120,9 @@ class _Service(Starlette):
     request passes through it.
     """
 
-    def __init__(self, guard: Guard, infer: Endpoint, nothing: Endpoint, routes: list[Route], lifespan: Any) -> None:
+    def __init__(
+        self, guard: RequestGuard, infer: Endpoint, nothing: Endpoint, routes: list[Route], lifespan: Any
+    ) -> None:
         super().__init__(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _refused})
         self._guard = guard
         self._infer = infer
@@ -150,7 +152,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-def _lifespan(repository: Repository, watch: Watch) -> Any:
+def _lifespan(repository: Repository, watch: ServiceWatch) -> Any:
     """Return the lifespan of an application that owns its repository.
 
     While models load, the application runs and reports that it is not ready. At the end it answers pending requests

@@ -34,7 +34,7 @@ from aioflow.sync.batch_statistics import Tally
 _WEIGHT: Final = 0.2  # weight of the newest call in the moving average of durations
 
 
-class Turns:
+class CallLimit:
     """A concurrency limit for calls on one event loop.
 
     Args:
@@ -115,7 +115,7 @@ class Turns:
 _LOG: Final = logging.getLogger("aioflow.serve")
 
 
-class Call(ABC):
+class SignatureCalls(ABC):
     """The calls of one signature."""
 
     @property
@@ -142,7 +142,7 @@ class Call(ABC):
         """Run the steps that requests will use most, with zeros as inputs."""
 
 
-async def open_call(session: Session, signature: Signature, options: ModelOptions) -> Call:
+async def open_call(session: Session, signature: Signature, options: ModelOptions) -> SignatureCalls:
     """Return a call of a signature, batched if possible."""
     if await _is_batched(session, signature, options):
         return _Shared(session, signature, options)
@@ -179,13 +179,13 @@ def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Array]:
     return made
 
 
-class Single(Call):
+class Single(SignatureCalls):
     """Calls without batching: each request is a step of its own."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
         self._signature = signature
         self._step = session.make_callable(dict(signature.outputs), list(signature.inputs.values()))
-        self._turns = Turns(options.max_concurrent_batches, options.max_batch_size * options.max_enqueued_batches)
+        self._turns = CallLimit(options.max_concurrent_batches, options.max_batch_size * options.max_enqueued_batches)
         self._tally = Tally()
 
     @property
@@ -237,7 +237,7 @@ class Single(Call):
         await self._step(*zeros(self._signature.inputs, 1))
 
 
-class _Shared(Call):
+class _Shared(SignatureCalls):
     """Batched calls. Once a step returns another number of rows than it was fed, each request becomes its own step."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:

@@ -11,12 +11,12 @@ from starlette.types import Message, Receive, Scope, Send
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
 from aioflow.release import RELEASE
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.counting import counted
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.request import flag_of, json_object
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
@@ -27,13 +27,13 @@ _JSON_LENGTH: Final = b"inference-header-content-length"
 _BYTES: Final = b"application/octet-stream"
 _LARGE: Final = 1 << 18  # bytes of work on the event loop; larger bodies and arrays are processed in a thread
 
-Answer = Callable[[Scope, Receive, Send], Awaitable[None]]
+AnswerFunction = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class Endpoint:
     """An ASGI application that returns errors in the protocol's form."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: AnswerFunction) -> None:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,7 +65,7 @@ class Endpoints:
     def __init__(self, repository: Repository, limits: Limits) -> None:
         self._repository = repository
         self._limits = limits
-        self.admission = Admission(limits.pending_bytes)
+        self.admission = RequestAdmission(limits.pending_bytes)
 
     # -- inference ----------------------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Endpoints:
         await self._repository.unload(scope["path_params"]["model"])
         await answer_json(send, {})
 
-    async def _parameters(self, scope: Scope, receive: Receive) -> Document:
+    async def _parameters(self, scope: Scope, receive: Receive) -> JsonObject:
         with self.admission.holding() as held:
             body = await read_body(scope, receive, self._limits, held)
             return json_object(body, self._limits) if body else {}

@@ -11,7 +11,7 @@ from aioflow.serve.bearer import Bearer
 from aioflow.serve.requests import answer_error, header, path_of
 
 
-class Guard:
+class RequestGuard:
     """A check that requests pass before they are answered.
 
     A page of another site can make a browser send requests to this machine. The browser puts the page's site into

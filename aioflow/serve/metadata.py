@@ -9,15 +9,15 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import labels_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
-from aioflow.serve.protocol.json_text import Document
-from aioflow.serve.repository import Entry, State
+from aioflow.serve.protocol.json_text import JsonObject
+from aioflow.serve.repository import IndexEntry, VersionState
 
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
 _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"
 
 
-def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> Document:
+def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = True) -> JsonObject:
     """Return the inputs and outputs of a model. Unknown sizes are -1.
 
     Args:
@@ -42,7 +42,7 @@ def metadata_of(model: ServedModel, versions: Sequence[int], parameters: bool = 
     }
 
 
-def config_of(model: ServedModel) -> Document:
+def config_of(model: ServedModel) -> JsonObject:
     """Return the configuration of a model in the format of Triton's extension.
 
     If requests share steps, `dims` has the shape of a row.
@@ -50,7 +50,7 @@ def config_of(model: ServedModel) -> Document:
     is_batched = model.calls[model.signature_name].is_batched
     signature = model.signature
 
-    def tensors(found: Mapping[str, Tensor]) -> list[Document]:
+    def tensors(found: Mapping[str, Tensor]) -> list[JsonObject]:
         return [
             {
                 "name": each["name"],
@@ -71,7 +71,7 @@ def config_of(model: ServedModel) -> Document:
     }
 
 
-def tensors_of(tensors: Mapping[str, Tensor]) -> list[Document]:
+def tensors_of(tensors: Mapping[str, Tensor]) -> list[JsonObject]:
     """Describe tensors of a signature, with the protocol's datatype names. Unknown sizes are -1."""
     return [
         {
@@ -84,16 +84,16 @@ def tensors_of(tensors: Mapping[str, Tensor]) -> list[Document]:
     ]
 
 
-def index_of(entries: Iterable[Entry], only_ready: bool = False) -> list[dict[str, str]]:
+def index_of(entries: Iterable[IndexEntry], only_ready: bool = False) -> list[dict[str, str]]:
     """Return the index of the repository in the format of Triton's extension, optionally only of ready versions."""
     return [
         {"name": each.name, "version": each.version, "state": each.state.value, "reason": each.reason}
         for each in entries
-        if each.state is State.READY or not only_ready
+        if each.state is VersionState.READY or not only_ready
     ]
 
 
-def statistics_of(model: ServedModel) -> Document:
+def statistics_of(model: ServedModel) -> JsonObject:
     """Return the statistics of a version in the format of Triton's extension. Times are in nanoseconds."""
     tally = model.tally
     batches = [call.statistics() for call in model.all_calls]

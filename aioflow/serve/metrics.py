@@ -19,10 +19,10 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.lag import LAG_BOUNDS, LoopLag
 from aioflow.serve.models import ServedModel
-from aioflow.serve.repository import Repository, State
+from aioflow.serve.repository import Repository, VersionState
 from aioflow.serve.tally import BOUNDS
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST.encode()
@@ -33,7 +33,7 @@ _ROWS: Final = tuple(float(2**power) for power in range(13))
 class ServiceMetrics(Collector):
     """The metrics of one service."""
 
-    def __init__(self, repository: Repository, admission: Admission, lag: LoopLag) -> None:
+    def __init__(self, repository: Repository, admission: RequestAdmission, lag: LoopLag) -> None:
         self._repository = repository
         self._admission = admission
         self._lag = lag
@@ -51,7 +51,7 @@ class ServiceMetrics(Collector):
         yield from _of_steps(models)
         ready = GaugeMetricFamily("aioflow_model_ready", "1 if the version is ready.", labels=_LABELS)
         for entry in self._repository.index():
-            ready.add_metric((entry.name, entry.version), float(entry.state is State.READY))
+            ready.add_metric((entry.name, entry.version), float(entry.state is VersionState.READY))
         yield ready
         yield GaugeMetricFamily(
             "aioflow_request_bytes", "Bytes of requests being read or answered.", self._admission.bytes

@@ -22,7 +22,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.memory.values import Array
 from aioflow.saved.opening import open_model
-from aioflow.serve.calls import Call, Single, open_call
+from aioflow.serve.calls import SignatureCalls, Single, open_call
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.tally import RequestTally
@@ -58,7 +58,7 @@ class OptionalInputs:
 _LOG: Final = logging.getLogger("aioflow.serve")
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 
-Opener = Callable[..., Model]  # of a path, and of shapes= if the source has shapes
+ModelOpener = Callable[..., Model]  # of a path, and of shapes= if the source has shapes
 
 
 class ServedModel:
@@ -74,7 +74,13 @@ class ServedModel:
     """
 
     def __init__(
-        self, name: str, version: int, model: Model, session: Session, calls: Mapping[str, Call], options: ModelOptions
+        self,
+        name: str,
+        version: int,
+        model: Model,
+        session: Session,
+        calls: Mapping[str, SignatureCalls],
+        options: ModelOptions,
     ) -> None:
         self.name = name
         self.version = version
@@ -158,7 +164,7 @@ class ServedModel:
         return self.model.signatures[self.signature_name]
 
     @property
-    def all_calls(self) -> list[Call]:
+    def all_calls(self) -> list[SignatureCalls]:
         """The calls of all signatures, with and without optional inputs."""
         return [*self.calls.values(), *(each.call for each in self.optional.values())]
 
@@ -267,7 +273,7 @@ def _plain(signature: Signature) -> Signature:
 
 
 async def open_served(
-    name: str, version: int, path: str | os.PathLike[str], options: ModelOptions, opener: Opener = open_model
+    name: str, version: int, path: str | os.PathLike[str], options: ModelOptions, opener: ModelOpener = open_model
 ) -> ServedModel:
     """Open a model, initialize its variables, and warm it up if `options.warmup`.
 

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 from aioflow.release import RELEASE
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.routes import HttpRoute
 from aioflow.serve.schemas import SCHEMAS, ref
 from aioflow.serve.sources import NAME
@@ -19,14 +19,14 @@ _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request
 _AGAIN: Final = (429, 503)  # responses with Retry-After
 _LENGTH: Final = "Inference-Header-Content-Length"
 _LENGTH_SAYS: Final = "Length of the JSON in the body, in bytes; binary tensors follow it. Default: the whole body."
-_PARAMETERS: Final[Mapping[str, Document]] = {
+_PARAMETERS: Final[Mapping[str, JsonObject]] = {
     "model": {"description": "Name of the model.", "schema": {"type": "string", "pattern": f"^{NAME.pattern}$"}},
     "version": {
         "description": "Version of the model.",
         "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"},
     },
 }
-_QUERY: Final[Mapping[str, Document]] = {
+_QUERY: Final[Mapping[str, JsonObject]] = {
     "signature": {"description": "Signature to use instead of the default one.", "schema": {"type": "string"}},
     "open": {
         "description": "Scopes to draw expanded.",
@@ -35,17 +35,17 @@ _QUERY: Final[Mapping[str, Document]] = {
 }
 
 
-def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> Document:
+def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> JsonObject:
     """Return the document in OpenAPI 3.1.
 
     Args:
         lines: The routes.
         has_token: Whether requests need a token.
     """
-    paths: dict[str, Document] = {}
+    paths: dict[str, JsonObject] = {}
     for line in lines:
         paths.setdefault(line.path, {})[line.method.lower()] = _operation(line, has_token)
-    components: Document = {"schemas": dict(SCHEMAS)}
+    components: JsonObject = {"schemas": dict(SCHEMAS)}
     if has_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {
@@ -60,8 +60,8 @@ def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> Document:
     }
 
 
-def _operation(line: HttpRoute, has_token: bool) -> Document:
-    made: Document = {"summary": line.says, "operationId": _identifier(line)}
+def _operation(line: HttpRoute, has_token: bool) -> JsonObject:
+    made: JsonObject = {"summary": line.says, "operationId": _identifier(line)}
     parameters = [
         {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
         for name in re.findall(r"{(\w+)}", line.path)
@@ -85,12 +85,12 @@ def _identifier(line: HttpRoute) -> str:
     return "_".join([line.method.lower(), *words])
 
 
-def _content(kinds: Mapping[str, str]) -> Document:
+def _content(kinds: Mapping[str, str]) -> JsonObject:
     return {kind: {"schema": ref(schema)} if schema else {} for kind, schema in kinds.items()}
 
 
-def _responses(line: HttpRoute, has_token: bool) -> Document:
-    found: Document = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
+def _responses(line: HttpRoute, has_token: bool) -> JsonObject:
+    found: JsonObject = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
     if _BYTES in line.gives:
         length = {"description": _LENGTH_SAYS, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
         found["200"]["headers"] = {_LENGTH: length}
@@ -105,8 +105,8 @@ def _responses(line: HttpRoute, has_token: bool) -> Document:
     return found
 
 
-def _error(status: int) -> Document:
-    made: Document = {
+def _error(status: int) -> JsonObject:
+    made: JsonObject = {
         "description": HTTPStatus(status).phrase,
         "content": {_JSON: {"schema": ref("Error")}},
     }

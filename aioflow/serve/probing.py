@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from typing import Final
 
@@ -23,8 +23,6 @@ _WORDS: Final = (True, False)  # texts with a different number of words per row;
 _ROUNDING: Final = 1e-3  # relative to the largest value in a column: matrix products round differently for other sizes
 _COARSE: Final = 3e-2  # for 16-bit dtypes
 _NOISE: Final = 1e-3  # relative to that, for the largest value of all: a column may be a difference of large numbers
-
-Step = Callable[..., Awaitable[list[Value]]]
 
 
 async def keeps_rows_apart(session: Session, signature: Signature) -> bool:

@@ -25,7 +25,7 @@ from aioflow.concurrency.threads import although_cancelled, in_thread
 from aioflow.errors import ClosedSessionError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from aioflow.saved.opening import kind_of, open_model
 from aioflow.saved.surveys import survey
-from aioflow.serve.models import Opener, ServedModel, open_served
+from aioflow.serve.models import ModelOpener, ServedModel, open_served
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol.errors import NoMemoryError
 from aioflow.serve.sources import NAME, ModelSource
@@ -74,7 +74,7 @@ _LOG: Final = logging.getLogger("aioflow.serve")
 _LOOKS: Final = (0.0, 0.05, 0.5)  # seconds before each collection of a version's garbage
 
 
-class State(enum.Enum):
+class VersionState(enum.Enum):
     """The state of a version, as in Triton's repository index."""
 
     LOADING = "LOADING"
@@ -84,12 +84,12 @@ class State(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IndexEntry:
     """An entry of the index: a version, or a model without versions."""
 
     name: str
     version: str
-    state: State
+    state: VersionState
     reason: str = ""
 
 
@@ -136,7 +136,7 @@ class Repository:
         *,
         memory_budget: int | None = None,
         drain_seconds: float = 30.0,
-        opener: Opener = open_model,
+        opener: ModelOpener = open_model,
     ) -> None:
         options = options or ModelOptions()
         each: Mapping[str | None, ModelOptions] = options if isinstance(options, Mapping) else {None: options}
@@ -228,19 +228,19 @@ class Repository:
         """The names of all models, loaded or not."""
         return list(self._models)
 
-    def index(self) -> list[Entry]:
+    def index(self) -> list[IndexEntry]:
         """Return all versions by name and number; for a model without versions, one entry with the reason."""
         return [entry for name in sorted(self._models) for entry in self._lines(name, self._models[name])]
 
-    def _lines(self, name: str, model: _Model) -> Iterator[Entry]:
+    def _lines(self, name: str, model: _Model) -> Iterator[IndexEntry]:
         # A version that is being replaced under the same number counts as ready.
         leaving = {served.version for served in self._leaving if served.name == name} - model.versions.keys()
-        states = {**dict.fromkeys(leaving, State.UNLOADING), **dict.fromkeys(model.versions, State.READY)}
+        states = {**dict.fromkeys(leaving, VersionState.UNLOADING), **dict.fromkeys(model.versions, VersionState.READY)}
         for version in sorted(states):
-            yield Entry(name, str(version), states[version])
+            yield IndexEntry(name, str(version), states[version])
         if not states:
-            state = State.LOADING if model.is_loading else State.UNAVAILABLE
-            yield Entry(name, "", state, "" if model.is_loading else model.failure or "unloaded")
+            state = VersionState.LOADING if model.is_loading else VersionState.UNAVAILABLE
+            yield IndexEntry(name, "", state, "" if model.is_loading else model.failure or "unloaded")
 
     def served(self) -> list[ServedModel]:
         """Return all versions that are ready."""

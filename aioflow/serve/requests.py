@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import Message, Receive, Scope, Send
 
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError
-from aioflow.serve.admission import Held
+from aioflow.serve.admission import HeldBytes
 from aioflow.serve.protocol import (
     Limits,
     MalformedRequestError,
@@ -61,7 +61,7 @@ def whole_header(scope: Scope, name: bytes) -> int | None:
     return int(value)
 
 
-async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes | memoryview:
+async def read_body(scope: Scope, receive: Receive, limits: Limits, held: HeldBytes) -> bytes | memoryview:
     """Return the body of a request, read-only and decompressed.
 
     Raises:
@@ -80,7 +80,7 @@ async def read_body(scope: Scope, receive: Receive, limits: Limits, held: Held) 
     return await _decompressed(await _sent_body(scope, receive, limits, held), _COMPRESSED[encoding], limits, held)
 
 
-async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, held: Held) -> memoryview:
+async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, held: HeldBytes) -> memoryview:
     """Decompress a body in pieces, up to the limit: a few bytes may expand to very many.
 
     Other tasks can run after each piece.
@@ -111,7 +111,7 @@ async def _decompressed(sent: bytes | memoryview, form: int, limits: Limits, hel
     return memoryview(body).toreadonly()
 
 
-async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: Held) -> bytes | memoryview:
+async def _sent_body(scope: Scope, receive: Receive, limits: Limits, held: HeldBytes) -> bytes | memoryview:
     """Return the body as it was sent.
 
     Raises:

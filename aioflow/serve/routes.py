@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aioflow.serve.endpoints import Answer, Endpoints
+from aioflow.serve.endpoints import AnswerFunction, Endpoints
 from aioflow.serve.page import Page
 
 _MODEL: Final = "/v2/models/{model}"
@@ -46,7 +46,7 @@ class HttpRoute:
 
     method: str
     path: str
-    answer: Answer
+    answer: AnswerFunction
     says: str
     gives: Mapping[str, str]
     takes: Mapping[str, str] | None = None
@@ -56,7 +56,7 @@ class HttpRoute:
     is_open: bool = False
 
 
-def lines(endpoints: Endpoints, page: Page, metrics: Answer, openapi: Answer) -> list[HttpRoute]:
+def lines(endpoints: Endpoints, page: Page, metrics: AnswerFunction, openapi: AnswerFunction) -> list[HttpRoute]:
     """Return all routes, the most frequent first."""
     tensors = {_JSON: "InferRequest", _BYTES: ""}, {_JSON: "InferResponse", _BYTES: ""}
     calls = [

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aioflow.serve.protocol import DATATYPES
-from aioflow.serve.repository import State
+from aioflow.serve.repository import VersionState
 from aioflow.serve.tally import OUTCOMES
 
 Schema = dict[str, Any]
@@ -139,7 +139,7 @@ _METADATA: Final[dict[str, Schema]] = {
             {
                 "name": _TEXT,
                 "version": _TEXT,
-                "state": {"type": "string", "enum": [each.value for each in State]},
+                "state": {"type": "string", "enum": [each.value for each in VersionState]},
                 "reason": _TEXT,
             }
         )
@@ -206,7 +206,7 @@ _STATUS: Final[dict[str, Schema]] = {
                     {
                         "name": _TEXT,
                         "version": _TEXT,
-                        "state": {"type": "string", "enum": [each.value for each in State]},
+                        "state": {"type": "string", "enum": [each.value for each in VersionState]},
                         "reason": _TEXT,
                         "served": {"oneOf": [{"type": "null"}, ref("Served")]},
                     }

@@ -19,7 +19,7 @@ from aioflow.serve.app import create_app
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import Limits
-from aioflow.serve.repository import Entry, Repository
+from aioflow.serve.repository import IndexEntry, Repository
 from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
 from aioflow.serve.where import ServerOptions
@@ -118,7 +118,7 @@ class Server:
         """Wait for `stop`."""
         await self._end.wait()
 
-    def index(self) -> list[Entry]:
+    def index(self) -> list[IndexEntry]:
         """Return the models and versions with their states."""
         return self.repository.index()
 

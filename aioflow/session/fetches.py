@@ -23,7 +23,7 @@ from aioflow.memory.values import Array, Value
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
 from aioflow.ops.variables.state import value_behind
 
-Take: TypeAlias = Callable[[Sequence[Value]], Any]
+ResultPicker: TypeAlias = Callable[[Sequence[Value]], Any]
 Feeds: TypeAlias = Mapping[Any, object]  # by tensors, variables or names
 
 # Bytes. Feeds up to this size are copied before a step waits, which takes some microseconds.
@@ -85,7 +85,7 @@ class FetchMapper:
         self._positions: dict[Tensor, int] = {}
         self.copies: list[int] = []
         self._labelled: list[int] = []
-        self.take: Take = self._plan(fetches)
+        self.take: ResultPicker = self._plan(fetches)
         self.single = self.take if isinstance(self.take, _First) else None
         self.is_direct = not self.copies and not self._labelled
 
@@ -98,7 +98,7 @@ class FetchMapper:
             return await in_thread(self.take, values + again, effects=False)
         return self.take(values + again)
 
-    def _plan(self, fetches: object) -> Take:
+    def _plan(self, fetches: object) -> ResultPicker:
         if isinstance(fetches, list | tuple):
             return self._sequence(fetches)
         if isinstance(fetches, Mapping):
@@ -107,7 +107,7 @@ class FetchMapper:
             return lambda values: kind((k, t(values)) for k, t in zip(keys, takes, strict=True))  # type: ignore[call-arg]  # a mapping of the caller's own kind
         if isinstance(fetches, IndexedSlices):
             parts = [fetches.values, fetches.indices, fetches.dense_shape]
-            inner: list[Take] = [self._plan(p) if p is not None else _nothing for p in parts]
+            inner: list[ResultPicker] = [self._plan(p) if p is not None else _nothing for p in parts]
             return lambda values: IndexedSlicesValue(*(t(values) for t in inner))
         if isinstance(fetches, SparseTensor):
             sparse = [self._plan(part) for part in (fetches.indices, fetches.values, fetches.dense_shape)]
@@ -118,7 +118,7 @@ class FetchMapper:
             return lambda values: labelled.dictionaries(rows(values))
         return self._leaf(fetches)
 
-    def _sequence(self, fetches: list[object] | tuple[object, ...]) -> Take:
+    def _sequence(self, fetches: list[object] | tuple[object, ...]) -> ResultPicker:
         kind = type(fetches)
         takes = [self._plan(f) for f in fetches]
         if kind is list:
@@ -127,7 +127,7 @@ class FetchMapper:
             return lambda values: kind(*(t(values) for t in takes))
         return lambda values: kind(t(values) for t in takes)
 
-    def _leaf(self, fetch: object) -> Take:
+    def _leaf(self, fetch: object) -> ResultPicker:
         try:
             element = self._graph.as_graph_element(fetch)
         except InvalidArgumentError as error:

@@ -46,7 +46,7 @@ class PreparedStep:
         "single", "take",
     )  # fmt: skip
 
-    def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: Sampling) -> None:
+    def __init__(self, fetches: FetchMapper, request: StepRequest, mutations: int, sampling: TraceSampling) -> None:
         self.fetches = fetches
         # The function that makes the result, if it alone is enough (no copies and no conversion); else None.
         self.take = fetches.take if fetches.is_direct else None
@@ -107,7 +107,7 @@ def _read_on_cards(plan: Plan) -> set[int]:
     return cards - host
 
 
-class Sampling:
+class TraceSampling:
     """Decides which steps of a signature are traced for the cost model, and when it is placed again.
 
     Args:
@@ -208,7 +208,7 @@ class StepCache:
         made = await planned(self._planner, request, self._graph.version)
         if self._config.log_device_placement:
             _log_placement(made)
-        sampling = Sampling(self._config.replace_after if self._planner.chooses else 0)
+        sampling = TraceSampling(self._config.replace_after if self._planner.chooses else 0)
         prepared = PreparedStep(mapper, request, mutations, sampling)
         prepared.use(made, await self._cluster.register(made, self._session, self._config))
         return prepared

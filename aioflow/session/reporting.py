@@ -6,13 +6,13 @@ Caches whether steps are reported or checked, so that the fast path tests one fl
 from __future__ import annotations
 
 from aioflow.runtime.spans import Spans, process_spans, tell_of_spans
-from aioflow.session.running import Running
+from aioflow.session.running import SessionSteps
 
 
 class Reporting:
     """Mixin with the interface that `observe.instrument` uses."""
 
-    _running: Running
+    _running: SessionSteps
     _spans: Spans | None = None
     _watched = False  # requested by the settings
     _special = False  # whether steps take the instrumented path

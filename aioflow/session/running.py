@@ -19,7 +19,7 @@ from aioflow.session.prepared import PreparedStep, StepCache
 from aioflow.session.time_limit import TimeLimit
 
 
-class Running:
+class SessionSteps:
     """Runs the steps of one session.
 
     Attributes:

@@ -18,7 +18,7 @@ from aioflow.arguments import check_kind, check_list
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
-from aioflow.concurrency.context_stack import Entry
+from aioflow.concurrency.context_stack import EnteredBlock
 from aioflow.concurrency.forking import check_process, generation, not_forked, renew_in_child
 from aioflow.concurrency.stopping import OffloadToThread
 from aioflow.concurrency.threads import is_loops_thread
@@ -48,7 +48,7 @@ from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
 from aioflow.session.reporting import Reporting
-from aioflow.session.running import Running
+from aioflow.session.running import SessionSteps
 from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
 
@@ -96,7 +96,7 @@ class Session(Blocking, Batching, Reporting):
         self._target = target
         self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials)
         self._remote = not isinstance(self._cluster, LocalCluster)
-        self._blocks: dict[Entry[Session], Entry[Graph]] = {}  # entered and not yet left
+        self._blocks: dict[EnteredBlock[Session], EnteredBlock[Graph]] = {}  # entered and not yet left
         self._background = self._cluster.background(self._id)
         self._use(config or SessionConfig())
         renew_in_child(self)
@@ -110,7 +110,7 @@ class Session(Blocking, Batching, Reporting):
         self._planner = Planner(self._cluster, config)
         samples = config.replace_after > 0 and not self._remote and self._planner.chooses
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, config)
-        self._running = Running(self._cluster, self._planner, self._cache, config)
+        self._running = SessionSteps(self._cluster, self._planner, self._cache, config)
         # These settings need a probe or a time limit, which the fast path of `run` does not have.
         self._watch(config.check_finite or config.operation_timeout is not None or samples)
         self._steps = self._running.steps
@@ -120,7 +120,7 @@ class Session(Blocking, Batching, Reporting):
 
     async def _connect(self) -> None:
         await self._cluster.connect()
-        # Check again: after a close, the server's settings would create a `Running` that accepts steps.
+        # Check again: after a close, the server's settings would create a `SessionSteps` that accepts steps.
         self._check_open()
         if self._cluster.settings is not None:
             config, self._cluster.settings = self.config.over(self._cluster.settings), None

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Feeds: TypeAlias = Mapping[Any, object] | None
     BatchFeeds: TypeAlias = Sequence[object] | Mapping[str, object]
 
-    class Call(Protocol[A_co]):
+    class StepCallable(Protocol[A_co]):
         """The callable that `make_callable` returns."""
 
         def __call__(self, *values: object) -> Coroutine[Any, Any, A_co]: ...
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         pad: Feeds
         unchecked: bool
 
-    class Run(Protocol):
+    class RunSignature(Protocol):
         """The signature of `Session.run`."""
 
         @overload
@@ -208,39 +208,45 @@ if TYPE_CHECKING:
         """The signature of `Session.make_callable`."""
 
         @overload
-        def __call__(self, fetches: Fetchable[A], feed_list: Sequence[object] | None = None) -> Call[A]: ...
+        def __call__(self, fetches: Fetchable[A], feed_list: Sequence[object] | None = None) -> StepCallable[A]: ...
 
         @overload
-        def __call__(self, fetches: list[Fetched], feed_list: Sequence[object] | None = None) -> Call[list[Array]]: ...
+        def __call__(
+            self, fetches: list[Fetched], feed_list: Sequence[object] | None = None
+        ) -> StepCallable[list[Array]]: ...
 
         @overload
-        def __call__(self, fetches: list[Any], feed_list: Sequence[object] | None = None) -> Call[list[Any]]: ...
+        def __call__(
+            self, fetches: list[Any], feed_list: Sequence[object] | None = None
+        ) -> StepCallable[list[Any]]: ...
 
         @overload
-        def __call__(self, fetches: str | Named, feed_list: Sequence[object] | None = None) -> Call[Any]: ...
+        def __call__(self, fetches: str | Named, feed_list: Sequence[object] | None = None) -> StepCallable[Any]: ...
 
         @overload
-        def __call__(self, fetches: Pair[A, B], feed_list: Sequence[object] | None = None) -> Call[tuple[A, B]]: ...
+        def __call__(
+            self, fetches: Pair[A, B], feed_list: Sequence[object] | None = None
+        ) -> StepCallable[tuple[A, B]]: ...
 
         @overload
         def __call__(
             self, fetches: Triple[A, B, C], feed_list: Sequence[object] | None = None
-        ) -> Call[tuple[A, B, C]]: ...
+        ) -> StepCallable[tuple[A, B, C]]: ...
 
         @overload
         def __call__(
             self, fetches: tuple[object, ...], feed_list: Sequence[object] | None = None
-        ) -> Call[tuple[Any, ...]]: ...
+        ) -> StepCallable[tuple[Any, ...]]: ...
 
         @overload
         def __call__(
             self, fetches: Mapping[K, Fetchable[Array]], feed_list: Sequence[object] | None = None
-        ) -> Call[dict[K, Array]]: ...
+        ) -> StepCallable[dict[K, Array]]: ...
 
         @overload
         def __call__(
             self, fetches: Mapping[K, object], feed_list: Sequence[object] | None = None
-        ) -> Call[dict[K, Any]]: ...
+        ) -> StepCallable[dict[K, Any]]: ...
 
     class StreamOf(Protocol):
         """The signature of `Session.stream`."""
@@ -380,9 +386,9 @@ if TYPE_CHECKING:
         ) -> dict[K, Any]: ...
 
 
-def run(method: Callable[..., object]) -> Run:
+def run(method: Callable[..., object]) -> RunSignature:
     """Return the method, typed with the signature of `Session.run`."""
-    return cast("Run", method)
+    return cast("RunSignature", method)
 
 
 def run_sync(method: Callable[..., object]) -> RunSync:

@@ -13,7 +13,7 @@ from aioflow.memory.values import Value
 from aioflow.sync.waiting import Ticket
 
 
-class Take(Ticket):
+class SumRequest(Ticket):
     """A request for the sum of `required` gradients. `value` is the sum and the actual number of gradients."""
 
     __slots__ = ("number", "required", "step")
@@ -52,7 +52,7 @@ class AccumulatorCore:
         self._taken = 0  # number of takes and restarts
         self._undone = 0  # last of the steps that a restart has undone
         self._sum: Any = None
-        self._takers: deque[Take] = deque()
+        self._takers: deque[SumRequest] = deque()
         self._lock = threading.Lock()
 
     def describe(self) -> str:
@@ -113,7 +113,7 @@ class AccumulatorCore:
                 ticket.resolve(error=self._closed_error())
             return refused
 
-    def submit(self, ticket: Take) -> list[Ticket]:
+    def submit(self, ticket: SumRequest) -> list[Ticket]:
         """Queue a take. Return all tickets that this resolves."""
         with self._lock:
             if self.closed:
@@ -125,7 +125,7 @@ class AccumulatorCore:
     def _closed_error(self) -> CancelledError:
         return CancelledError(f"accumulator {self.name!r} is closed", expected="a restart", actual="closed")
 
-    def withdraw(self, ticket: Take) -> list[Ticket]:
+    def withdraw(self, ticket: SumRequest) -> list[Ticket]:
         """Remove a take from the queue, or put its sum back. Return the tickets that this resolves.
 
         A sum is put back if it was not delivered and no later sum has been taken. Gradients that have arrived since are
@@ -138,7 +138,7 @@ class AccumulatorCore:
                 self._put_back(ticket)
             return self._flush()
 
-    def _put_back(self, ticket: Take) -> None:
+    def _put_back(self, ticket: SumRequest) -> None:
         if ticket.number != self._taken:
             return  # the next sum has been taken since, so these gradients are stale
         total, count = ticket.value
@@ -154,7 +154,7 @@ class AccumulatorCore:
         if self.step == ticket.step + 1:
             self.step = ticket.step
 
-    def _wanted(self, ticket: Take) -> int:
+    def _wanted(self, ticket: SumRequest) -> int:
         return ticket.required if self.limit is None else min(ticket.required, self.limit)
 
     def _flush(self) -> list[Ticket]:

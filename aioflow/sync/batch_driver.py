@@ -26,7 +26,7 @@ from aioflow.errors import (
 from aioflow.memory.values import Array, Value
 from aioflow.sync.background import Background
 from aioflow.sync.batch_statistics import Tally
-from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
+from aioflow.sync.batches import BatchCore, BatchPolicy, BatchRequest, Piece
 
 # Errors that may be caused by the rows of a single caller.
 _OF_ROWS: Final = (
@@ -34,7 +34,7 @@ _OF_ROWS: Final = (
 )  # fmt: skip
 
 
-class Call(Request):
+class WaitingRequest(BatchRequest):
     """A request with a waiting caller.
 
     Attributes:
@@ -54,7 +54,7 @@ class Call(Request):
         self.parts: list[tuple[int, list[Array]]] | None = None
 
 
-class Run:
+class RunningBatch:
     """A batch that is being computed."""
 
     __slots__ = ("_ended", "_is_over", "pieces", "scope")
@@ -113,7 +113,7 @@ class BatchDriver(ABC):
         self._tally = Tally()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._runs: list[Run] = []
+        self._runs: list[RunningBatch] = []
         self._serving = 0  # number of tasks
 
     @abstractmethod
@@ -145,7 +145,7 @@ class BatchDriver(ABC):
         each = tally.compute_seconds / tally.batches if tally.batches else policy.batch_timeout
         return each * (-(-self._core.rows // policy.max_batch_size)) / self._concurrency
 
-    def _add(self, call: Call, now: float) -> None:
+    def _add(self, call: WaitingRequest, now: float) -> None:
         call.begun = self._clock()
         try:
             self._core.add(call, now)
@@ -166,7 +166,7 @@ class BatchDriver(ABC):
             if not self._lingers:
                 return  # if it takes a batch and more rows wait, it starts the next task
 
-    def _leave(self, call: Call) -> list[Run]:
+    def _leave(self, call: WaitingRequest) -> list[RunningBatch]:
         """Discard a call that has lost its caller. Return the runs that have been stopped because of it."""
         # First, so that `stop_if_unwanted` below sees the call as gone.
         self._core.discard(call)
@@ -257,7 +257,7 @@ class BatchDriver(ABC):
 
     async def _compute(self, pieces: list[Piece], loop: asyncio.AbstractEventLoop) -> None:
         """Run a batch, and answer all of its callers."""
-        now, calls = self._clock(), [cast("Call", piece.request) for piece in pieces]
+        now, calls = self._clock(), [cast("WaitingRequest", piece.request) for piece in pieces]
         self._tally.queue_seconds += sum(now - call.begun for call in calls)
         self._tally.running += 1
         try:
@@ -276,7 +276,7 @@ class BatchDriver(ABC):
         pieces = [piece for piece in pieces if not piece.request.is_gone]
         if not pieces:
             return
-        run, runs = Run(pieces), self._runs
+        run, runs = RunningBatch(pieces), self._runs
         runs.append(run)
         try:
             async with run.scope:
@@ -307,7 +307,7 @@ class BatchDriver(ABC):
                 self._tally.answered += 1
                 call.future.set_result(self._give(share))
 
-    def _put_together(self, call: Call, begin: int, share: list[Array]) -> list[Array]:
+    def _put_together(self, call: WaitingRequest, begin: int, share: list[Array]) -> list[Array]:
         """Return the joined shares of a split call after its last piece; an empty list before that."""
         call.parts = call.parts or []
         call.parts.append((begin, share))

@@ -71,7 +71,7 @@ class BatchPolicy:
         return sizes[bisect_left(sizes, rows)] if sizes else rows
 
 
-class Request:
+class BatchRequest:
     """The request of one caller.
 
     Attributes:
@@ -108,7 +108,7 @@ class Request:
 class Piece(NamedTuple):
     """The rows `begin` to `end` of a request, in a batch."""
 
-    request: Request
+    request: BatchRequest
     begin: int
     end: int
 
@@ -119,10 +119,10 @@ class _Line:
     __slots__ = ("requests", "rows")
 
     def __init__(self) -> None:
-        self.requests: deque[Request] = deque()
+        self.requests: deque[BatchRequest] = deque()
         self.rows = 0  # not counting abandoned requests
 
-    def front(self) -> Request | None:
+    def front(self) -> BatchRequest | None:
         """Return the first request that is not abandoned."""
         requests = self.requests
         while requests and requests[0].is_gone:
@@ -145,7 +145,7 @@ class BatchCore:
         self.rows = 0
         self.requests = 0
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: BatchRequest, now: float) -> None:
         """Queue a request.
 
         Args:
@@ -173,7 +173,7 @@ class BatchCore:
         self.rows += request.rows
         self.requests += 1
 
-    def discard(self, request: Request) -> None:
+    def discard(self, request: BatchRequest) -> None:
         """Discard a request that its caller has abandoned: its remaining rows are not taken."""
         if request.is_gone:
             return
@@ -249,7 +249,7 @@ class BatchCore:
         if not line.rows:
             del self._lines[key]
 
-    def _fronts(self) -> Iterator[tuple[int, Hashable, Request]]:
+    def _fronts(self) -> Iterator[tuple[int, Hashable, BatchRequest]]:
         for (priority, kind), line in self._lines.items():
             first = line.front()
             if first is not None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
 
 
-class Turns:
+class FairLock:
     """A fair lock. Use it by `taking`; the other methods are its state machine."""
 
     def __init__(self, name: str) -> None:

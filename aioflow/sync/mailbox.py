@@ -9,7 +9,7 @@ from aioflow.memory.values import Value
 from aioflow.sync.waiting import Ticket
 
 
-class Take(Ticket):
+class LetterRequest(Ticket):
     """A request for the letter with `key`; `value` is the letter."""
 
     __slots__ = ("key",)
@@ -30,7 +30,7 @@ class MailboxCore:
     def __init__(self, name: str) -> None:
         self.name = name
         self._letters: dict[int, Value] = {}
-        self._takes: list[Take] = []
+        self._takes: list[LetterRequest] = []
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -54,7 +54,7 @@ class MailboxCore:
                 self._resolve(take)
             return list(served)
 
-    def submit(self, take: Take) -> list[Ticket]:
+    def submit(self, take: LetterRequest) -> list[Ticket]:
         """Wait for a letter. Return the ticket if the letter is there."""
         with self._lock:
             if take.key not in self._letters:
@@ -63,7 +63,7 @@ class MailboxCore:
             self._resolve(take)
             return [take]
 
-    def withdraw(self, take: Take) -> list[Ticket]:
+    def withdraw(self, take: LetterRequest) -> list[Ticket]:
         """Stop waiting. A letter that was taken is kept anyway."""
         with self._lock:
             if not take.resolved:
@@ -71,7 +71,7 @@ class MailboxCore:
                 self._takes.remove(take)
             return []
 
-    def _resolve(self, take: Take) -> None:
+    def _resolve(self, take: LetterRequest) -> None:
         take.resolve(self._letters[take.key])
         # The letter itself stays: a step that fails after this take is repeated, and takes it once more.
         self._letters = {k: letter for k, letter in self._letters.items() if k >= take.key}

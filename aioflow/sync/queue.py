@@ -21,7 +21,7 @@ UNBOUNDED: Final = 2**31 - 1
 Element: TypeAlias = Any  # usually a tuple of arrays; a `PriorityStore` pops entries of its heap
 
 
-class Store(Protocol):
+class ElementStore(Protocol):
     """The elements of a queue, and the order in which they leave."""
 
     def __len__(self) -> int: ...
@@ -178,7 +178,7 @@ class QueueCore:
         closed: Whether the queue refuses new elements.
     """
 
-    def __init__(self, name: str, capacity: int, store: Store) -> None:
+    def __init__(self, name: str, capacity: int, store: ElementStore) -> None:
         self.name = name
         self.capacity = UNBOUNDED if capacity < 0 else capacity
         self.closed = False

@@ -21,7 +21,7 @@ from aioflow.errors import AioflowError, InternalError, NotFoundError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.kernels.registry import KERNELS, Binding, Body, Converter
+from aioflow.kernels.registry import KERNELS, Binding, Converter, KernelBody
 from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Backend, BackendDevice
@@ -244,7 +244,7 @@ async def kernels_compute(backend: Backend, device: BackendDevice) -> None:
         _expect(f"result of {op}", close, True)
 
 
-def _call(body: Body, converters: Sequence[Converter | None], arrays: Sequence[Value]) -> Any:
+def _call(body: KernelBody, converters: Sequence[Converter | None], arrays: Sequence[Value]) -> Any:
     return body(*(a if c is None else c(a) for a, c in zip(arrays, converters, strict=True)))
 
 
@@ -263,7 +263,7 @@ async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
 
 def _bound(
     device: BackendDevice, op: str, inputs: Sequence[Array], attrs: Attrs, constants: tuple[Array | None, ...] = ()
-) -> tuple[Body, list[Converter | None]]:
+) -> tuple[KernelBody, list[Converter | None]]:
     op_def = OPS.get(op)
     given = {arg.type_attr: as_dtype(i.dtype) for arg, i in zip(op_def.inputs, inputs, strict=True) if arg.type_attr}
     every = {**given, **attrs}

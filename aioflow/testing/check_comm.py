@@ -26,7 +26,7 @@ from aioflow.graph.dtypes import ALL, as_dtype
 from aioflow.memory.values import Value
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.frame_header import Document
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
 
@@ -94,15 +94,15 @@ async def _fails(kind: type[AioflowError], wanted: str, awaitable: Awaitable[obj
         raise InternalError(wanted, expected=kind.__name__, actual=result)
 
 
-async def _receive(comm: Comm) -> Message:
+async def _receive(comm: Comm) -> WireMessage:
     message = await comm.receive()
     if message is None:
         raise InternalError("the connection ended early", expected="a message", actual=None)
     return message
 
 
-def _push(request: int, *tensors: Value) -> Message:
-    return Message(Kind.PUSH, request, {}, tensors)
+def _push(request: int, *tensors: Value) -> WireMessage:
+    return WireMessage(FrameKind.PUSH, request, {}, tensors)
 
 
 def _require_equal(sent: Value, received: Any) -> None:
@@ -117,7 +117,7 @@ def _require_equal(sent: Value, received: Any) -> None:
     _require(same, "a tensor's values changed", native, received)
 
 
-async def _exchange(factory: Factory, *messages: Message) -> list[Message]:
+async def _exchange(factory: Factory, *messages: WireMessage) -> list[WireMessage]:
     async with factory(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         # The receiver runs beside the sender: with limits on unread bytes the sender would wait forever.
         received = tg.create_task(_collect(second, len(messages)))
@@ -126,7 +126,7 @@ async def _exchange(factory: Factory, *messages: Message) -> list[Message]:
         return await received
 
 
-async def _collect(comm: Comm, count: int) -> list[Message]:
+async def _collect(comm: Comm, count: int) -> list[WireMessage]:
     return [await _receive(comm) for _ in range(count)]
 
 
@@ -179,13 +179,17 @@ async def check_headers(factory: Factory) -> None:
         "": {"nested": [[1], {"x": "y"}]},
     }
     sent = [
-        Message(Kind.REQUEST, 0, document),
-        Message(Kind.REPLY, 2**64 - 1, {}),
-        Message(Kind.CANCEL, 7, {"t": (1,)}),
+        WireMessage(FrameKind.REQUEST, 0, document),
+        WireMessage(FrameKind.REPLY, 2**64 - 1, {}),
+        WireMessage(FrameKind.CANCEL, 7, {"t": (1,)}),
     ]
     received = await _exchange(factory, *sent)
     plain = [(m.kind, m.request, dict(m.header), len(m.tensors)) for m in received]
-    wanted = [(Kind.REQUEST, 0, document, 0), (Kind.REPLY, 2**64 - 1, {}, 0), (Kind.CANCEL, 7, {"t": [1]}, 0)]
+    wanted = [
+        (FrameKind.REQUEST, 0, document, 0),
+        (FrameKind.REPLY, 2**64 - 1, {}, 0),
+        (FrameKind.CANCEL, 7, {"t": [1]}, 0),
+    ]
     _require(plain == wanted, "a message without tensors changed", wanted, plain)
 
 
@@ -434,20 +438,20 @@ async def check_refused(factory: Factory) -> None:
     """Check that messages that cannot be sent are refused at the sender, and that the connection stays usable."""
     objects = np.array([object()], dtype=object)
     text = np.array(["text"], dtype=object)
-    kinds: list[tuple[type[AioflowError], Message]] = [
+    kinds: list[tuple[type[AioflowError], WireMessage]] = [
         (DTypeError, _push(1, objects)),
         (DTypeError, _push(1, text)),
         (DTypeError, _push(1, np.zeros(1, "datetime64[s]"))),
-        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": b"bytes"})),
-        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": object()})),
-        (InvalidArgumentError, Message(Kind.PUSH, 1, {"x": 2**64})),
-        (InvalidArgumentError, Message(Kind.PUSH, 1, {1: "x"})),  # type: ignore[dict-item]  # that is the point
-        (InvalidArgumentError, Message(Kind.PUSH, 1, ["x"])),  # type: ignore[arg-type]
-        (InvalidArgumentError, Message(Kind.PUSH, 2**64)),
-        (InvalidArgumentError, Message(Kind.CLOSE, 1)),
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 1, {"x": b"bytes"})),
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 1, {"x": object()})),
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 1, {"x": 2**64})),
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 1, {1: "x"})),  # type: ignore[dict-item]  # that is the point
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 1, ["x"])),  # type: ignore[arg-type]
+        (InvalidArgumentError, WireMessage(FrameKind.PUSH, 2**64)),
+        (InvalidArgumentError, WireMessage(FrameKind.CLOSE, 1)),
         (ResourceExhaustedError, _push(1, np.zeros((1,) * 33))),
         (ResourceExhaustedError, _push(1, *[np.int8(1)] * 1025)),
-        (ResourceExhaustedError, Message(Kind.PUSH, 1, {"x": "y" * 70_000})),
+        (ResourceExhaustedError, WireMessage(FrameKind.PUSH, 1, {"x": "y" * 70_000})),
     ]
     async with factory(CommOptions(), CommOptions()) as (first, second):
         for kind, message in kinds:
@@ -462,7 +466,7 @@ async def check_limits(factory: Factory) -> None:
     messages = [
         _push(1, np.zeros(1001, np.uint8)),
         _push(1, np.zeros(300_000, np.uint8)),
-        Message(Kind.PUSH, 1, {"x": "y" * 200}),
+        WireMessage(FrameKind.PUSH, 1, {"x": "y" * 200}),
         _push(1, np.zeros((1, 1, 1))),
         _push(1, *[np.int8(1)] * 4),
         _push(1, np.array([b""] * 5, dtype=object)),

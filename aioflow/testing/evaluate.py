@@ -16,7 +16,7 @@ from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import Reference
+from aioflow.runtime.reference import ReferenceExecutor
 from aioflow.runtime.step import Step
 
 __all__ = ["Evaluation", "evaluate"]
@@ -45,7 +45,7 @@ class Evaluation:
         self._graph = prune(StepRequest(self._fed, tuple(fetches), tuple(targets)))
         self._resources, self._state = resources, state
         self._has_state = any(traits_of(node.op).effect.is_stateful for node in self._graph.nodes.values())
-        self._runner: Reference | None = None
+        self._runner: ReferenceExecutor | None = None
 
     async def run(self, values: Sequence[Value]) -> list[Array]:
         """Feed `values`, one for each of `fed`, and return the fetches as NumPy arrays."""
@@ -59,11 +59,11 @@ class Evaluation:
         finally:
             step.finish()
 
-    def _bound(self) -> Reference:
+    def _bound(self) -> ReferenceExecutor:
         # `is None` rather than truth: an empty dictionary is the caller's, which later evaluations share.
         resources, state = self._resources or ResourceManager(), {} if self._state is None else self._state
         bound = bind_graph(self._graph, host(), resources, state)
-        return Reference(self._graph, bound, shared_threads("-evaluate", 1))
+        return ReferenceExecutor(self._graph, bound, shared_threads("-evaluate", 1))
 
 
 def evaluate(

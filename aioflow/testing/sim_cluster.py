@@ -10,12 +10,12 @@ from typing import Final, TypeVar
 
 from aioflow.concurrency.stopping import Stopped
 from aioflow.config import SessionConfig
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.comm import CommOptions
 from aioflow.net.server import Server
 from aioflow.runtime.step import Step
 from aioflow.testing.sim_net import SimNet
-from aioflow.testing.sim_process import Program, SimHost
+from aioflow.testing.sim_process import SimHost, SimProgram
 
 __all__ = ["SIMULATED", "SimCluster", "host_of"]
 
@@ -26,7 +26,7 @@ _PORT: Final = 2222
 SIMULATED: Final = SessionConfig(inline_budget=1e9, yield_every=1e9, threads=1)
 
 
-def host_of(task: Task) -> str:
+def host_of(task: TaskId) -> str:
     """Return the name of a task's host."""
     return f"{task.job}{task.number}"
 
@@ -57,10 +57,10 @@ class SimCluster:
         self._config = config
         self.servers: dict[str, Server] = {}
         self._hosts = {
-            Task(job, number): net.host(f"{job}{number}") for job, count in jobs.items() for number in range(count)
+            TaskId(job, number): net.host(f"{job}{number}") for job, count in jobs.items() for number in range(count)
         }
         self.spec = ClusterSpec(
-            {job: [f"{self._hosts[Task(job, i)].address}:{_PORT}" for i in range(n)] for job, n in jobs.items()}
+            {job: [f"{self._hosts[TaskId(job, i)].address}:{_PORT}" for i in range(n)] for job, n in jobs.items()}
         )
         # Events, since servers start within their own simulated processes.
         self._ready: dict[str, asyncio.Event] = {}
@@ -81,7 +81,7 @@ class SimCluster:
         for event in list(self._ready.values()):
             await event.wait()
 
-    def _program(self, task: Task, host: SimHost) -> Program:
+    def _program(self, task: TaskId, host: SimHost) -> SimProgram:
         self._ready[host.name] = asyncio.Event()
 
         async def serve() -> None:

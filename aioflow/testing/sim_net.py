@@ -31,7 +31,7 @@ import aioflow.net.server
 import aioflow.session.session  # noqa: F401  # loaded before a simulation: later imports would bind the real clocks
 from aioflow.testing.sim_loop import SimLoop
 from aioflow.testing.sim_process import PROCESS, SimHost, SimProcess
-from aioflow.testing.sim_streams import Link, SimTransport, connected
+from aioflow.testing.sim_streams import SimLink, SimTransport, connected
 from aioflow.testing.sim_trace import Trace
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
@@ -176,7 +176,7 @@ class SimNet:
         self.hosts: dict[str, SimHost] = {}
         self.group = asyncio.TaskGroup()
         self._by_address: dict[str, SimHost] = {}
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: dict[tuple[str, str], SimLink] = {}
         self._numbers = itertools.count(1)
         self._disk = disk
         self._chance = self.random("net")
@@ -204,7 +204,7 @@ class SimNet:
         """Record an event of the program in the trace."""
         self.trace.add(host, "did", what)
 
-    def link(self, source: str, destination: str) -> Link:
+    def link(self, source: str, destination: str) -> SimLink:
         """Return the link from one host to another."""
         found = self._links.get((source, destination))
         if found is None:
@@ -213,7 +213,7 @@ class SimNet:
             latency = 2e-5 if source == destination else chance.uniform(5e-5, 1e-3) * self._pace
             # From a window that large messages fill many times to one that holds most of them.
             window = chance.choice((1 << 14, 1 << 18, 1 << 20))
-            found = Link(chance, latency, latency * chance.choice((0.1, 1.0, 3.0)), self._cut, window=window)
+            found = SimLink(chance, latency, latency * chance.choice((0.1, 1.0, 3.0)), self._cut, window=window)
             self._links[source, destination] = found
         return found
 
@@ -256,7 +256,7 @@ class SimNet:
             raise
         return near, protocol
 
-    async def _pass(self, link: Link, until: float, host: SimHost) -> None:
+    async def _pass(self, link: SimLink, until: float, host: SimHost) -> None:
         """Wait for the delay of one packet. While the packet would be lost, wait for its retransmissions."""
         await asyncio.sleep(link.delay())
         # A lost packet is sent again until the system gives up, as TCP does.

@@ -16,7 +16,7 @@ PROCESS: Final[ContextVar[SimProcess | None]] = ContextVar("PROCESS", default=No
 
 T = TypeVar("T")
 
-Program: TypeAlias = Callable[[], Coroutine[object, object, Any]]
+SimProgram: TypeAlias = Callable[[], Coroutine[object, object, Any]]
 
 
 @dataclass(eq=False)
@@ -134,7 +134,7 @@ class SimHost:
         self.disk_error: int | None = None
         self.paused_at: float | None = None
         self.stood_still = 0.0
-        self._program: Program | None = None
+        self._program: SimProgram | None = None
         self._name = ""
         self._starts = 0
         # Above the ports at which servers listen.

@@ -24,7 +24,7 @@ _SMALLEST_SEND: Final = 2 << 10  # TCP also waits for room rather than sending a
 
 
 @dataclass(eq=False)
-class Link:
+class SimLink:
     """One direction between two hosts.
 
     Attributes:
@@ -98,7 +98,7 @@ class SimSocket:
 class _Pipe:
     """The data in transit to one end of a connection."""
 
-    def __init__(self, link: Link, loop: asyncio.AbstractEventLoop, destination: SimTransport) -> None:
+    def __init__(self, link: SimLink, loop: asyncio.AbstractEventLoop, destination: SimTransport) -> None:
         self.link = link
         self._loop = loop
         self._destination = destination
@@ -388,7 +388,7 @@ class SimTransport(asyncio.Transport):
 
 
 def connected(
-    name: str, near: Owner, far: Owner, links: tuple[Link, Link], addresses: tuple[tuple[str, int], ...]
+    name: str, near: Owner, far: Owner, links: tuple[SimLink, SimLink], addresses: tuple[tuple[str, int], ...]
 ) -> tuple[SimTransport, SimTransport]:
     """Return the two ends of a connection from `near` to `far`, over the links there and back."""
     loop = asyncio.get_running_loop()

@@ -21,13 +21,20 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.control.branches_and_loops import cond
 from aioflow.ops.core import no_op
 from aioflow.ops.io.serialization import deserialize_many_sparse, serialize_many_sparse, serialize_sparse
-from aioflow.ops.queues.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue, Shapes, component_dims
+from aioflow.ops.queues.queues import (
+    FIFOQueue,
+    PaddingFIFOQueue,
+    QueueBase,
+    RandomShuffleQueue,
+    ShapesLike,
+    component_dims,
+)
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, convert_to_tensor_or_sparse_tensor
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
 # One element: a tensor, or a list or dictionary of tensors.
-Element: TypeAlias = (
+BatchElement: TypeAlias = (
     TensorLike | SparseTensor | Sequence[TensorLike | SparseTensor] | Mapping[str, TensorLike | SparseTensor]
 )
 
@@ -216,12 +223,12 @@ def _shuffled(
 
 
 def batch(
-    tensors: Element,
+    tensors: BatchElement,
     batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -254,13 +261,13 @@ def batch(
 
 
 def maybe_batch(
-    tensors: Element,
+    tensors: BatchElement,
     keep_input: TensorLike,
     batch_size: TensorLike,
     num_threads: int = 1,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -277,11 +284,11 @@ def maybe_batch(
 
 
 def batch_join(
-    tensors_list: Sequence[Element],
+    tensors_list: Sequence[BatchElement],
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -298,12 +305,12 @@ def batch_join(
 
 
 def maybe_batch_join(
-    tensors_list: Sequence[Element],
+    tensors_list: Sequence[BatchElement],
     keep_input: TensorLike,
     batch_size: TensorLike,
     capacity: int = 32,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     dynamic_pad: bool = False,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
@@ -317,14 +324,14 @@ def maybe_batch_join(
 
 
 def shuffle_batch(
-    tensors: Element,
+    tensors: BatchElement,
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -341,7 +348,7 @@ def shuffle_batch(
 
 
 def maybe_shuffle_batch(
-    tensors: Element,
+    tensors: BatchElement,
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
@@ -349,7 +356,7 @@ def maybe_shuffle_batch(
     num_threads: int = 1,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -362,13 +369,13 @@ def maybe_shuffle_batch(
 
 
 def shuffle_batch_join(
-    tensors_list: Sequence[Element],
+    tensors_list: Sequence[BatchElement],
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,
@@ -381,14 +388,14 @@ def shuffle_batch_join(
 
 
 def maybe_shuffle_batch_join(
-    tensors_list: Sequence[Element],
+    tensors_list: Sequence[BatchElement],
     batch_size: TensorLike,
     capacity: int,
     min_after_dequeue: int,
     keep_input: TensorLike,
     seed: int | None = None,
     enqueue_many: bool = False,
-    shapes: Shapes | None = None,
+    shapes: ShapesLike | None = None,
     allow_smaller_final_batch: bool = False,
     shared_name: str | None = None,
     name: str | None = None,

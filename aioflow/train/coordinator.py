@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, TypeAlias
 
 from aioflow.arguments import check_number, check_seconds
-from aioflow.concurrency.context_stack import ContextStack, Entry
+from aioflow.concurrency.context_stack import ContextStack, EnteredBlock
 from aioflow.errors import DTypeError, FailedPreconditionError, OutOfRangeError
 
 _GRACE: Final = 120.0  # seconds that tasks have to end on their own
@@ -34,7 +34,7 @@ class Coordinator:
         self._event = asyncio.Event()
         self._failure: BaseException | None = None
         self._task_group: asyncio.TaskGroup | None = None
-        self._block: Entry[Coordinator] | None = None
+        self._block: EnteredBlock[Coordinator] | None = None
         # Set on entry: `request_stop` may be called from other threads.
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers: set[_Future] = set()

@@ -20,7 +20,7 @@ from aioflow.graph.graph import Operation
 from aioflow.graph.shapes import format_dims, num_elements
 from aioflow.net.cluster_spec import ClusterSpec
 
-Strategy = Callable[[Operation], int]
+TaskStrategy = Callable[[Operation], int]
 
 
 class GreedyLoadBalancingStrategy:
@@ -88,7 +88,7 @@ def replica_device_setter(
     merge_devices: bool = True,
     cluster: ClusterSpec | Mapping[str, Any] | None = None,
     ps_ops: Sequence[str] | None = None,
-    ps_strategy: Strategy | None = None,
+    ps_strategy: TaskStrategy | None = None,
 ) -> Callable[[Operation], str] | None:
     """Return a function for `device`: nodes that hold variables go to `ps_device` tasks, others to `worker_device`.
 

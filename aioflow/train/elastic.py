@@ -106,7 +106,7 @@ class LivingReplicas:
         return int(step), int(waiting)
 
 
-class Watch:
+class ReplicaWatch:
     """The chief's polling of the replicas, in one session.
 
     Args:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.formats.example import FeatureList as StoredFeature
 from aioflow.formats.example import (
-    Kind,
+    FeatureKind,
     decode_example,
     decode_sequence_example,
     encode_example,
     encode_sequence_example,
 )
+from aioflow.formats.example import StoredFeature as StoredFeature
 
 
 class _Values:
@@ -103,7 +103,7 @@ class Feature:
         return f"Feature({_values_of(self)!r})"
 
 
-def _values_of(feature: Feature) -> tuple[Kind | None, list[object]]:
+def _values_of(feature: Feature) -> tuple[FeatureKind | None, list[object]]:
     if feature.bytes_list.value:
         return "bytes", feature.bytes_list.value
     if feature.float_list.value:
@@ -145,7 +145,7 @@ class Example:
         return cls(Features({_text(name): _feature(part) for name, part in decode_example(data).items()}))
 
 
-def _stored(features: Features) -> dict[bytes, tuple[Kind | None, list[object]]]:
+def _stored(features: Features) -> dict[bytes, tuple[FeatureKind | None, list[object]]]:
     return {_bytes(name): _values_of(part) for name, part in features.feature.items()}
 
 

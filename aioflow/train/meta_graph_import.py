@@ -19,7 +19,7 @@ from aioflow.ops.importer import import_graph_def
 from aioflow.protos import Message, is_message, parse, read, to_bytes
 from aioflow.train.meta_graph import placed
 from aioflow.train.saver import Saver
-from aioflow.train.stored_collections import Collections
+from aioflow.train.stored_collections import StoredCollections
 
 _SHARDED: Final = "MergeV2Checkpoints"  # op of the last step of a saver that writes several shards
 
@@ -67,7 +67,7 @@ def import_meta_graph(
     # The name is not taken yet: the import itself takes it.
     scope = f"{graph.unique_name(import_scope, mark_as_used=False)}/" if import_scope else ""
     import_graph_def(GraphDef(nodes, VERSION, functions), input_map, name=scope.removesuffix("/"))
-    collections = Collections(graph, scope)
+    collections = StoredCollections(graph, scope)
     collections.add(meta.collection_def)
     return _saver(meta, collections)
 
@@ -101,7 +101,7 @@ def _written_at_once(nodes: Sequence[NodeDef]) -> Sequence[NodeDef]:
         gone = more
 
 
-def _saver(meta: Message, collections: Collections) -> Saver | None:
+def _saver(meta: Message, collections: StoredCollections) -> Saver | None:
     """Return the saver of the whole graph. Also make the savers of the collection, and reuse one if it is the same."""
     made: dict[bytes, Saver] = {}
     stored = meta.collection_def.get(GraphKeys.SAVERS)

@@ -42,7 +42,7 @@ from aioflow.train.graph_beside import GraphBeside
 from aioflow.train.meta_graph import export_meta_graph
 from aioflow.train.saved_variables import saved_variables
 from aioflow.train.saver_def import restored_variables
-from aioflow.train.saver_nodes import Form, SaverNodes
+from aioflow.train.saver_nodes import CheckpointFormat, SaverNodes
 from aioflow.train.unlisted import UnlistedCheckpoint
 
 Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
@@ -384,7 +384,7 @@ class Saver:
                 # Critical: a cancellation waits for the thread, whose half-done work could not be undone.
                 await in_thread(unlisted.begin, self.last_checkpoints, critical=True)
                 nodes = self._built()
-                if nodes is not None and self._form is Form.BLOCKS:
+                if nodes is not None and self._form is CheckpointFormat.BLOCKS:
                     # Read in turn: the save before this one has changed the base.
                     feeds = {**feeds, nodes.base: self._base}
                 await sess.run(node, feeds)
@@ -483,10 +483,10 @@ class Saver:
         self._base = existing[-1] if existing else self._base
 
 
-def _form(write_version: int | None, incremental: bool) -> Form:
+def _form(write_version: int | None, incremental: bool) -> CheckpointFormat:
     check_kind(write_version, (int, NoneType), "write_version", "2, or None for a format of our own")
     if write_version is None:
-        return Form.BLOCKS if incremental else Form.FILE
+        return CheckpointFormat.BLOCKS if incremental else CheckpointFormat.FILE
     if incremental:
         raise InvalidArgumentError(
             "checkpoints in blocks are of a format of our own", expected="write_version=None", actual=write_version
@@ -497,7 +497,7 @@ def _form(write_version: int | None, incremental: bool) -> Form:
             expected=2,
             actual=write_version,
         )
-    return Form.BUNDLE
+    return CheckpointFormat.BUNDLE
 
 
 def _check_place(session: object, path: object) -> None:

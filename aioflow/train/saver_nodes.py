@@ -16,7 +16,7 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.train.saved_variables import Saved, check_saved
 
 
-class Form(Enum):
+class CheckpointFormat(Enum):
     """The format of a checkpoint: one file, blocks, or TensorFlow's bundle."""
 
     FILE = "file"
@@ -40,7 +40,7 @@ class SaverNodes:
         filename: str,
         reshape: bool,
         sequential: bool,
-        form: Form,
+        form: CheckpointFormat,
     ) -> None:
         self.variables = variables
         graph: Graph = variables[0].variable.graph
@@ -65,10 +65,10 @@ class SaverNodes:
             self.written: Operation = self._save(names, slices, values, form)
             self.restored: Operation = self._restore(graph, names, slices, reshape, sequential)
 
-    def _save(self, names: Tensor, slices: Tensor, values: Sequence[Tensor], form: Form) -> Operation:
-        if form is Form.BLOCKS:
+    def _save(self, names: Tensor, slices: Tensor, values: Sequence[Tensor], form: CheckpointFormat) -> Operation:
+        if form is CheckpointFormat.BLOCKS:
             return make_op("_SaveBlocks", self.filename, self.base, names, slices, values, name="SaveBlocks")
-        op = "_SaveBundle" if form is Form.BUNDLE else "SaveV2"
+        op = "_SaveBundle" if form is CheckpointFormat.BUNDLE else "SaveV2"
         return make_op(op, self.filename, names, slices, values, name="SaveV2")
 
     def _restore(self, graph: Graph, names: Tensor, slices: Tensor, reshape: bool, sequential: bool) -> Operation:

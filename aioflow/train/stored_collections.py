@@ -114,7 +114,7 @@ def _runner_def(runner: QueueRunner) -> Message:
     )
 
 
-class Collections:
+class StoredCollections:
     """Import of stored collections into a graph.
 
     Args:

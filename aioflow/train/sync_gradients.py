@@ -20,7 +20,7 @@ from aioflow.ops.queues.accumulators import ConditionalAccumulator, GradientRedu
 from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
 
-Accumulator = ConditionalAccumulator | SparseConditionalAccumulator
+AnyAccumulator = ConditionalAccumulator | SparseConditionalAccumulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Gathered:
 
     given: Operation
     taken: Gradient
-    accumulators: Sequence[Accumulator]
+    accumulators: Sequence[AnyAccumulator]
 
 
 def gather_the_first(gradient: Gradient, variable: Variable, local_step: Tensor, count: int) -> Gathered:
@@ -83,7 +83,7 @@ class RollCall:
         return Gathered(given, mean, accumulators)
 
 
-def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: GradientReduction) -> Accumulator:
+def _accumulator(gradient: Gradient, variable: Variable, ending: str, reduction: GradientReduction) -> AnyAccumulator:
     name = f"{variable.name}/grad_accum{ending}"
     kind = SparseConditionalAccumulator if isinstance(gradient, IndexedSlices) else ConditionalAccumulator
     # The name of the variable, so that the graphs of all replicas refer to one accumulator.
@@ -96,7 +96,7 @@ def _give(accumulator: Any, gradient: Gradient, local_step: Tensor) -> Operation
     return given
 
 
-def _take(accumulator: Accumulator, variable: Variable, count: int) -> Gradient:
+def _take(accumulator: AnyAccumulator, variable: Variable, count: int) -> Gradient:
     if isinstance(accumulator, ConditionalAccumulator):
         return accumulator.take_grad(count)
     taken = accumulator.take_indexed_slices_grad(count)

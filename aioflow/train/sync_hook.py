@@ -13,7 +13,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.runtime.worker import WorkerState
 from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator, current_coordinator
-from aioflow.train.elastic import Health, LivingReplicas, Watch, tasks_without
+from aioflow.train.elastic import Health, LivingReplicas, ReplicaWatch, tasks_without
 from aioflow.train.monitored.session_run_hook import SessionRunHook
 from aioflow.train.queue_runner import QueueRunner
 
@@ -110,11 +110,11 @@ class SyncReplicasHook(SessionRunHook):
                 # The queue may be on a task that has gone; the end of the training must not hang on it.
                 await session.run(self._preparation.leave, options=RunOptions(timeout=_PATIENCE))
 
-    def _watch(self, nodes: Preparation, session: Session) -> Watch | None:
+    def _watch(self, nodes: Preparation, session: Session) -> ReplicaWatch | None:
         if nodes.replicas is None:
             return None
 
         async def health() -> Mapping[str, WorkerState | OpError]:
             return tasks_without(nodes.shared, await session.health(_PATIENCE))
 
-        return Watch(nodes.replicas, session, self._health or health)
+        return ReplicaWatch(nodes.replicas, session, self._health or health)

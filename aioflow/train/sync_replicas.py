@@ -26,7 +26,7 @@ from aioflow.train.elastic import Health, LivingReplicas
 from aioflow.train.moving_averages import ExponentialMovingAverage
 from aioflow.train.optimizer import Optimizer, cast_to
 from aioflow.train.queue_runner import QueueRunner
-from aioflow.train.sync_gradients import Accumulator, Gathered, RollCall, gather_the_first
+from aioflow.train.sync_gradients import AnyAccumulator, Gathered, RollCall, gather_the_first
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
 from aioflow.train.wrapping import WrappingOptimizer
 
@@ -191,7 +191,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         train: Operation = local_step.assign(token, read_value=False)
         return train
 
-    def _make_living(self, accumulators: Sequence[Accumulator]) -> LivingReplicas:
+    def _make_living(self, accumulators: Sequence[AnyAccumulator]) -> LivingReplicas:
         return LivingReplicas(
             self._replicas,
             lambda count: _beside(accumulators, lambda accumulator: accumulator.limit(count)),
@@ -199,7 +199,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
             (self._step().read_value(), self._queues[0].num_waiting()),
         )
 
-    def _make_runner(self, update: Operation, accumulators: Sequence[Accumulator]) -> QueueRunner:
+    def _make_runner(self, update: Operation, accumulators: Sequence[AnyAccumulator]) -> QueueRunner:
         """Build the chief's loop: take gradients, apply them, then hand out the tokens of the next step."""
         graph = update.graph
         with graph.control_dependencies([update]):
@@ -219,7 +219,7 @@ class SyncReplicasOptimizer(WrappingOptimizer):
         stop = group(*refuse, *_beside(accumulators, lambda accumulator: accumulator.close()))
         return QueueRunner(self._queues[0], [sync], close_op=stop, cancel_op=stop)
 
-    def _make_initializers(self, local_step: Variable, accumulators: Sequence[Accumulator]) -> None:
+    def _make_initializers(self, local_step: Variable, accumulators: Sequence[AnyAccumulator]) -> None:
         step = self._step()
         self.local_step_init_op: Operation = local_step.assign(step.value(), read_value=False)
         self.ready_for_local_init_op = report_uninitialized_variables(global_variables())
@@ -349,7 +349,9 @@ def _enqueue(queues: Sequence[FIFOQueue], step: Tensor, count: int | Tensor) -> 
     return group(*[queue.enqueue_many([tokens]) for queue in queues])
 
 
-def _beside(accumulators: Sequence[Accumulator], make_node: Callable[[Accumulator], Operation]) -> list[Operation]:
+def _beside(
+    accumulators: Sequence[AnyAccumulator], make_node: Callable[[AnyAccumulator], Operation]
+) -> list[Operation]:
     """Return a node for each accumulator, on its device."""
     made = []
     for accumulator in accumulators:

@@ -15,12 +15,12 @@ from aioflow.kernels.nn.windows import Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
 from aioflow.memory.values import Array, NpDType
 from aioflow_cupy.pooling import lowest
-from aioflow_cupy.taps import Taps, picked, pooled
+from aioflow_cupy.taps import ArrayWindows, picked, pooled
 
 
 @binder("MaxPoolWithArgmax", device="GPU", fresh=True)
 def max_pool_with_argmax(binding: Binding) -> Callable[[Array], tuple[Array, Array]]:
-    xp, shared, whole = binding.xp, Pool(binding, Taps), binding.attrs["include_batch_in_index"]
+    xp, shared, whole = binding.xp, Pool(binding, ArrayWindows), binding.attrs["include_batch_in_index"]
     dtype = binding.output_dtypes[1].np_dtype
 
     def body(image: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ from aioflow_cupy import kernels as _kernels  # noqa: F401
 from aioflow_cupy import pooling as _pooling  # noqa: F401
 from aioflow_cupy import volumes as _volumes  # noqa: F401
 from aioflow_cupy.device import CupyDevice, CupySettings
-from aioflow_cupy.driver import Driver, load_driver
+from aioflow_cupy.driver import CudaDriver, load_driver
 
 
 class CupyBackend:
@@ -22,7 +22,7 @@ class CupyBackend:
     name = "cupy"
     device_type = "GPU"
 
-    def __init__(self, driver: Driver | None = None, settings: CupySettings | None = None) -> None:
+    def __init__(self, driver: CudaDriver | None = None, settings: CupySettings | None = None) -> None:
         self._driver = load_driver() if driver is None else driver
         self._settings = settings or CupySettings()
         self._devices: dict[int, CupyDevice] = {}

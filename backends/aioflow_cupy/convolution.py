@@ -13,11 +13,10 @@ from typing import Any, Final
 
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, expect_shape
-from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.memory.values import Array, Namespace, Value
-from aioflow.ops.nn.geometry import Shape
+from aioflow.kernels.registry import Binding, KernelBody, binder
+from aioflow.memory.values import Array, Namespace, Shape, Value
 from aioflow_cupy import cudnn
-from aioflow_cupy.windows import Windows
+from aioflow_cupy.windows import ImageWindows
 
 _PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a larger batch is split
 
@@ -25,7 +24,7 @@ _PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a l
 # ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def forward(xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
+def forward(xp: Namespace, image: Array, kernel: Array, g: ImageWindows) -> Array:
     """Return the convolution [n, oh, ow, co] of NHWC images with a filter [kh, kw, c / groups, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = image.shape[3] // inner
@@ -40,7 +39,7 @@ def forward(xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
     return made
 
 
-def backprop_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
+def backprop_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: ImageWindows) -> Array:
     """Return the gradient of `forward` with respect to its filter, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = filter_shape
     groups = image.shape[3] // inner
@@ -55,7 +54,7 @@ def backprop_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: 
     return total.reshape(groups, kh, kw, inner, -1).transpose(1, 2, 3, 0, 4).reshape(filter_shape)
 
 
-def backprop_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
+def backprop_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: ImageWindows) -> Array:
     """Return the gradient of `forward` with respect to its NHWC input, from [n, oh, ow, co]."""
     kh, kw, inner, outputs = kernel.shape
     groups = input_shape[3] // inner
@@ -84,7 +83,7 @@ def _by_group(kernel: Array, groups: int) -> Array:
     return apart.transpose(1, 0, 2)
 
 
-def _rows(xp: Namespace, images: Array, g: Windows, groups: int) -> Array:
+def _rows(xp: Namespace, images: Array, g: ImageWindows, groups: int) -> Array:
     """Return the windows as rows, [groups, n * oh * ow, kh * kw * c / groups]."""
     channels = images.shape[3]
     if g.pointwise:
@@ -98,7 +97,7 @@ def _rows(xp: Namespace, images: Array, g: Windows, groups: int) -> Array:
     return apart.reshape(groups, -1, taps * channels // groups)
 
 
-def _batches(images: Array, g: Windows) -> Iterator[slice]:
+def _batches(images: Array, g: ImageWindows) -> Iterator[slice]:
     """Yield parts of the batch whose rows fit into the memory for them."""
     # Bytes of the rows of one image.
     each = math.prod(g.count) * math.prod(g.kernel) * images.shape[3] * images.dtype.itemsize
@@ -110,7 +109,7 @@ def _batches(images: Array, g: Windows) -> Iterator[slice]:
 # ── depthwise ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def depthwise_forward(xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
+def depthwise_forward(xp: Namespace, image: Array, kernel: Array, g: ImageWindows) -> Array:
     """Convolve each channel with its own filters [kh, kw, c, m]; returns [n, oh, ow, c * m]."""
     padded = g.pad(xp, image)
     total = xp.zeros((image.shape[0], *g.count, *kernel.shape[2:]), _sum_dtype(xp, image))
@@ -119,7 +118,7 @@ def depthwise_forward(xp: Namespace, image: Array, kernel: Array, g: Windows) ->
     return total.reshape(*total.shape[:3], -1).astype(image.dtype, copy=False)
 
 
-def depthwise_by_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
+def depthwise_by_input(xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: ImageWindows) -> Array:
     """Return the gradient of `depthwise_forward` with respect to its input."""
     flowing = gradient.reshape(*gradient.shape[:3], *kernel.shape[2:])
     padded = xp.zeros((input_shape[0], *g.padded, input_shape[3]), _sum_dtype(xp, gradient))
@@ -129,7 +128,7 @@ def depthwise_by_input(xp: Namespace, input_shape: Shape, kernel: Array, gradien
     return g.unpad(padded).astype(gradient.dtype, copy=False)
 
 
-def depthwise_by_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
+def depthwise_by_filter(xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: ImageWindows) -> Array:
     """Return the gradient of `depthwise_forward` with respect to its filter."""
     padded = g.pad(xp, image)
     flowing = gradient.reshape(*gradient.shape[:3], *filter_shape[2:])
@@ -148,7 +147,7 @@ def _sum_dtype(xp: Namespace, like: Array) -> Any:
 # ── kernels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def best(name: str, plain: Body, binding: Binding) -> Body:
+def best(name: str, plain: KernelBody, binding: Binding) -> KernelBody:
     """Return cuDNN's function of that name if it serves the node, with `plain` as the fallback; otherwise `plain`."""
     fast = cudnn.preferred(name, binding)
     if fast is None:
@@ -167,7 +166,7 @@ def best(name: str, plain: Body, binding: Binding) -> Body:
 @binder("Conv2D", device="GPU", fresh=True)
 @binder("DepthwiseConv2dNative", device="GPU", fresh=True)
 def conv(binding: Binding) -> Callable[[Array, Array], Array]:
-    xp, shared = binding.xp, Convolution(binding, Windows)
+    xp, shared = binding.xp, Convolution(binding, ImageWindows)
     layout = shared.layout
     compute = depthwise_forward if shared.depthwise else best("forward", forward, binding)
 
@@ -183,8 +182,8 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
 
 @binder("Conv2DBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropInput", device="GPU", host={"input_sizes": as_ints}, fresh=True)
-def conv_by_input(binding: Binding) -> Body:
-    xp, shared = binding.xp, Convolution(binding, Windows)
+def conv_by_input(binding: Binding) -> KernelBody:
+    xp, shared = binding.xp, Convolution(binding, ImageWindows)
     layout = shared.layout
     compute = depthwise_by_input if shared.depthwise else best("backprop_input", backprop_input, binding)
 
@@ -201,8 +200,8 @@ def conv_by_input(binding: Binding) -> Body:
 
 @binder("Conv2DBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
 @binder("DepthwiseConv2dNativeBackpropFilter", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
-def conv_by_filter(binding: Binding) -> Body:
-    xp, shared = binding.xp, Convolution(binding, Windows)
+def conv_by_filter(binding: Binding) -> KernelBody:
+    xp, shared = binding.xp, Convolution(binding, ImageWindows)
     layout = shared.layout
     compute = depthwise_by_filter if shared.depthwise else best("backprop_filter", backprop_filter, binding)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 from functools import cache, lru_cache
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from aioflow.graph import dtypes
-from aioflow.kernels.registry import Binding, Body
-from aioflow.memory.values import Array, Namespace
-from aioflow.ops.nn.geometry import Shape
-from aioflow_cupy.windows import Windows
+from aioflow.kernels.registry import Binding
+from aioflow.kernels.registry import KernelBody as Convolution
+from aioflow.memory.values import Array, Namespace, Shape
+from aioflow_cupy.windows import ImageWindows
 
-Convolution: TypeAlias = Body
 _TYPES: Final = {dtypes.float32: "FLOAT", dtypes.float16: "HALF", dtypes.bfloat16: "BFLOAT16"}
 
 
@@ -58,24 +57,28 @@ class _Planner:
         self._handles: dict[int, Any] = {}
         self._plan = lru_cache(maxsize=64)(self._make)
 
-    def forward(self, xp: Namespace, image: Array, kernel: Array, g: Windows) -> Array:
+    def forward(self, xp: Namespace, image: Array, kernel: Array, g: ImageWindows) -> Array:
         """Compute `convolution.forward`."""
         out = xp.empty((image.shape[0], *g.count, kernel.shape[3]), image.dtype)
         return self._run(xp, "conv_fprop", (image, _outputs_first(xp, kernel)), out, g)
 
-    def backprop_input(self, xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: Windows) -> Array:
+    def backprop_input(
+        self, xp: Namespace, input_shape: Shape, kernel: Array, gradient: Array, g: ImageWindows
+    ) -> Array:
         """Compute `convolution.backprop_input`."""
         out = xp.empty(input_shape, gradient.dtype)
         return self._run(xp, "conv_dgrad", (gradient, _outputs_first(xp, kernel)), out, g)
 
-    def backprop_filter(self, xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: Windows) -> Array:
+    def backprop_filter(
+        self, xp: Namespace, image: Array, filter_shape: Shape, gradient: Array, g: ImageWindows
+    ) -> Array:
         """Compute `convolution.backprop_filter`."""
         kh, kw, inner, outputs = filter_shape
         out = xp.empty((outputs, kh, kw, inner), gradient.dtype)
         made = self._run(xp, "conv_wgrad", (gradient, image), out, g)
         return made.transpose(1, 2, 3, 0)
 
-    def _run(self, xp: Namespace, name: str, inputs: tuple[Array, Array], out: Array, g: Windows) -> Array:
+    def _run(self, xp: Namespace, name: str, inputs: tuple[Array, Array], out: Array, g: ImageWindows) -> Array:
         arrays = [xp.ascontiguousarray(a) for a in inputs]
         graph, tensors, result = self._plan(name, arrays[0].shape, arrays[1].shape, out.shape, g)
         # Released on return: the pool hands it out again only for later work of this stream.
@@ -93,7 +96,7 @@ class _Planner:
             self._handles[device] = self._cudnn.create_handle()
         return self._handles[device]
 
-    def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, list[Any], Any]:
+    def _make(self, name: str, first: Shape, second: Shape, out: Shape, g: ImageWindows) -> tuple[Any, list[Any], Any]:
         # The shapes of image and filter, each an operand or the result of the operation.
         image, kernel = {"conv_fprop": (first, second), "conv_dgrad": (out, second), "conv_wgrad": (second, out)}[name]
         # The filter is [co, kh, kw, c / groups].
@@ -104,7 +107,7 @@ class _Planner:
         except self._cudnn.cudnnGraphNotSupportedError as error:
             raise NotPlannedError(str(error)) from error
 
-    def _build(self, name: str, first: Shape, second: Shape, out: Shape, g: Windows) -> tuple[Any, list[Any], Any]:
+    def _build(self, name: str, first: Shape, second: Shape, out: Shape, g: ImageWindows) -> tuple[Any, list[Any], Any]:
         cudnn = self._cudnn
         graph = cudnn.pygraph(
             io_data_type=self._type,

@@ -12,7 +12,7 @@ import numpy as np
 
 from aioflow.concurrency.threads import although_cancelled
 from aioflow.errors import InternalError, ResourceExhaustedError
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.kernels.registry import Binding, KernelBody, KernelDef
 from aioflow.kernels.resources import VariableResource
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import MemoryStats
@@ -22,11 +22,11 @@ from aioflow.runtime.host_values import HostValues
 from aioflow.runtime.step import Step, root_cause
 from aioflow_cupy.completion import Completions
 from aioflow_cupy.dlpack import SharedArray, imported, is_on_gpu
-from aioflow_cupy.driver import Driver, Event, Pool
-from aioflow_cupy.graphs import CapturedFunction, Function, is_capturable
-from aioflow_cupy.namespace import Namespace
+from aioflow_cupy.driver import CudaDriver, Event, MemoryPool
+from aioflow_cupy.graphs import CapturedFunction, StrandFunction, is_capturable
+from aioflow_cupy.namespace import CupyNamespace
 from aioflow_cupy.staging import LANE_BYTES, Lanes
-from aioflow_cupy.streams import Streams
+from aioflow_cupy.streams import DeviceStreams
 from aioflow_cupy.transfers import Transfers
 
 # ── A device's memory: the pool of its arrays, an exact limit, and statistics ─────────────────────────────────────────
@@ -39,7 +39,7 @@ class DeviceMemory:
     not the memory in use.
     """
 
-    def __init__(self, pool: Pool, limit: int | None) -> None:
+    def __init__(self, pool: MemoryPool, limit: int | None) -> None:
         self._pool = pool
         self._limit = limit
         self.allocate: Any = pool.malloc if limit is None else self._within_limit
@@ -71,7 +71,7 @@ T = TypeVar("T")
 class StreamExecutor:
     """A `backend_api.Executor`. While the kernels of one function run, the thread launches those of the next."""
 
-    def __init__(self, name: str, streams: Streams, completions: Completions) -> None:
+    def __init__(self, name: str, streams: DeviceStreams, completions: Completions) -> None:
         self._threads = DeviceThreads(name, 1)
         self._streams = streams
         self._completions = completions
@@ -132,13 +132,13 @@ class CupyDevice:
 
     device_type = "GPU"
 
-    def __init__(self, driver: Driver, index: int, settings: CupySettings) -> None:
+    def __init__(self, driver: CudaDriver, index: int, settings: CupySettings) -> None:
         self.index = index
         self.uses_cudnn = settings.cudnn
         self._driver = driver
         self._settings = settings
         self._memory = DeviceMemory(driver.pool(index), settings.memory_limit)
-        self.streams = Streams(driver, index, self._memory.allocate)
+        self.streams = DeviceStreams(driver, index, self._memory.allocate)
         self._completions = Completions(f"-gpu{index}")
         self._lanes = Lanes(driver, self.streams, settings.lane_bytes)
         self.transfers = Transfers(driver, self.streams, self._lanes, self._completions)
@@ -153,7 +153,7 @@ class CupyDevice:
     @cached_property
     def xp(self) -> Any:
         """The array namespace: CuPy, with the differences of `namespace`."""
-        return Namespace(self._driver.xp, self._driver.extras)
+        return CupyNamespace(self._driver.xp, self._driver.extras)
 
     @cached_property
     def special(self) -> Any:
@@ -167,7 +167,7 @@ class CupyDevice:
         with self.streams.computing():
             return self._driver.generator(entropy)
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Bind the kernel as `HostValues` does. Arrays made now (constants) are made on this device."""
         with self.streams.computing():
             return self._host_values.bind(kernel, binding)
@@ -214,7 +214,7 @@ class CupyDevice:
 
     # -- running ---------------------------------------------------------------------------------------------------
 
-    def capture(self, function: Function, variables: Sequence[VariableResource] = ()) -> Function:
+    def capture(self, function: StrandFunction, variables: Sequence[VariableResource] = ()) -> StrandFunction:
         """Return a form of the function that is captured as a CUDA graph when its shapes recur; see `graphs`.
 
         Call it in the executor.
@@ -223,7 +223,7 @@ class CupyDevice:
             return function
         return CapturedFunction(self._driver, self.streams, function, variables)
 
-    def captured(self, function: Function, nodes: Sequence[BoundNode]) -> Function | None:
+    def captured(self, function: StrandFunction, nodes: Sequence[BoundNode]) -> StrandFunction | None:
         """Return a form of a strand that uses CUDA graphs, if none of its nodes needs the host.
 
         See `BackendDevice.captured`.

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from aioflow.errors import InvalidArgumentError
-from aioflow_cupy.driver import Driver
-from aioflow_cupy.streams import Streams
+from aioflow_cupy.driver import CudaDriver
+from aioflow_cupy.streams import DeviceStreams
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
 _LEGACY_DEFAULT, _PER_THREAD_DEFAULT = 1, 2  # CUDA's handles of its default streams
@@ -25,7 +25,7 @@ def is_on_gpu(value: Any) -> bool:
     return device is not None and hasattr(value, "__dlpack__") and device()[0] in (CUDA, CUDA_MANAGED)
 
 
-def imported(driver: Driver, streams: Streams, value: Any) -> Any:
+def imported(driver: CudaDriver, streams: DeviceStreams, value: Any) -> Any:
     """Import the array that `value` exports, without a copy, for the compute stream to read.
 
     Raises:
@@ -50,7 +50,7 @@ class SharedArray:
         array: CuPy's array. Before a direct read, wait for the device.
     """
 
-    def __init__(self, driver: Driver, streams: Streams, array: Any) -> None:
+    def __init__(self, driver: CudaDriver, streams: DeviceStreams, array: Any) -> None:
         self.array = array
         self._driver = driver
         self._streams = streams

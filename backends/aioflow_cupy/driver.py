@@ -28,14 +28,14 @@ class Event(Protocol):
         """Block the thread until the event has passed."""
 
 
-class Graph(Protocol):
+class CudaGraph(Protocol):
     """Captured work."""
 
     def launch(self, stream: Any) -> None:
         """Run the work again."""
 
 
-class Stream(Protocol):
+class CudaStream(Protocol):
     """A queue of work that runs in order."""
 
     def record(self, event: Any) -> object:
@@ -47,11 +47,11 @@ class Stream(Protocol):
     def begin_capture(self) -> None:
         """Record work submitted from now on instead of running it."""
 
-    def end_capture(self) -> Graph:
+    def end_capture(self) -> CudaGraph:
         """Return the recorded work."""
 
 
-class Pool(Protocol):
+class MemoryPool(Protocol):
     """Memory for arrays."""
 
     def malloc(self, size: int) -> Any:
@@ -67,7 +67,7 @@ class Pool(Protocol):
         """Release the memory that no array uses."""
 
 
-class Driver(Protocol):
+class CudaDriver(Protocol):
     """The CUDA functions that the backend uses. `xp` is the array namespace, `extras` CuPy's `cupyx`."""
 
     xp: Any
@@ -82,10 +82,10 @@ class Driver(Protocol):
     def current(self, device: int, stream: Any, allocator: Allocator) -> AbstractContextManager[None]:
         """Return a context in which the thread makes arrays on that device, with that allocator, in that stream."""
 
-    def stream(self, device: int) -> Stream:
+    def stream(self, device: int) -> CudaStream:
         """Return a new stream that does not wait for other streams."""
 
-    def external_stream(self, device: int, pointer: int) -> Stream:
+    def external_stream(self, device: int, pointer: int) -> CudaStream:
         """Return another library's stream."""
 
     def event(self, device: int) -> Event:
@@ -137,7 +137,7 @@ def load_driver() -> CupyDriver:
 
 
 class CupyDriver:
-    """The `Driver` that calls CuPy."""
+    """The `CudaDriver` that calls CuPy."""
 
     def __init__(self, cupy: Any, cupyx: Any) -> None:
         self.xp = cupy
@@ -154,13 +154,13 @@ class CupyDriver:
             return 0
 
     def describe(self, device: int) -> tuple[int, str]:
-        """Return the memory in bytes and the name, as `Driver.describe`."""
+        """Return the memory in bytes and the name, as `CudaDriver.describe`."""
         properties = self._runtime.getDeviceProperties(device)
         return int(properties["totalGlobalMem"]), properties["name"].decode()
 
     @contextmanager
     def current(self, device: int, stream: Any, allocator: Allocator) -> Iterator[None]:
-        """Enter the context of `Driver.current`."""
+        """Enter the context of `CudaDriver.current`."""
         with ExitStack() as stack:
             stack.enter_context(self._cuda.Device(device))
             stack.enter_context(stream)
@@ -168,7 +168,7 @@ class CupyDriver:
             yield
 
     def stream(self, device: int) -> Any:
-        """Return a new stream, as `Driver.stream`."""
+        """Return a new stream, as `CudaDriver.stream`."""
         with self._cuda.Device(device):
             # Other streams wait for CUDA's legacy default stream, which any library may use.
             return self._cuda.Stream(non_blocking=True)
@@ -178,7 +178,7 @@ class CupyDriver:
         return self._cuda.ExternalStream(pointer, device)
 
     def event(self, device: int) -> Any:
-        """Return a new event without timing, as `Driver.event`."""
+        """Return a new event without timing, as `CudaDriver.event`."""
         with self._cuda.Device(device):
             # Recording a time would cost more, and it is not read.
             return self._cuda.Event(disable_timing=True)
@@ -191,11 +191,11 @@ class CupyDriver:
             return self._cuda.MemoryAsyncPool() if supported else self._cuda.MemoryPool()
 
     def private_pool(self) -> Any:
-        """Return a new pool, as `Driver.private_pool`."""
+        """Return a new pool, as `CudaDriver.private_pool`."""
         return self._cuda.MemoryPool()
 
     def pinned(self, size: int) -> Any:
-        """Return page-locked host memory, as `Driver.pinned`."""
+        """Return page-locked host memory, as `CudaDriver.pinned`."""
         return np.frombuffer(self._cuda.alloc_pinned_memory(max(size, 1)), np.uint8, size)
 
     def upload(self, target: Any, source: Any, stream: Any) -> None:
@@ -247,5 +247,5 @@ class CupyDriver:
             return None
 
     def import_array(self, exporter: object) -> Any:
-        """Import an array through DLPack, as `Driver.import_array`."""
+        """Import an array through DLPack, as `CudaDriver.import_array`."""
         return self.xp.from_dlpack(exporter)

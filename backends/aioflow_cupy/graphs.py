@@ -28,12 +28,12 @@ from aioflow.graph import dtypes
 from aioflow.kernels.resources import VariableResource
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.bind import BoundNode
-from aioflow_cupy.driver import Driver, Graph, Pool
-from aioflow_cupy.streams import Streams
+from aioflow_cupy.driver import CudaDriver, CudaGraph, MemoryPool
+from aioflow_cupy.streams import DeviceStreams
 
-Function: TypeAlias = Callable[..., tuple[Any, ...]]
-Key: TypeAlias = tuple[Hashable, ...]
-Reference: TypeAlias = Callable[[], Array | None]
+StrandFunction: TypeAlias = Callable[..., tuple[Any, ...]]
+ShapeKey: TypeAlias = tuple[Hashable, ...]
+ArrayReference: TypeAlias = Callable[[], Array | None]
 
 # The runs before a capture compile the kernels and create the objects that kernels make on their first call.
 _WARM_UP: Final = 2
@@ -59,8 +59,8 @@ class CaptureStats:
 
 @dataclass(slots=True)
 class _Capture:
-    graph: Graph
-    pool: Pool
+    graph: CudaGraph
+    pool: MemoryPool
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     variables: tuple[tuple[VariableResource, Array], ...]
@@ -83,14 +83,18 @@ class CapturedFunction:
     """
 
     def __init__(
-        self, driver: Driver, streams: Streams, function: Function, variables: Sequence[VariableResource] = ()
+        self,
+        driver: CudaDriver,
+        streams: DeviceStreams,
+        function: StrandFunction,
+        variables: Sequence[VariableResource] = (),
     ) -> None:
         self.stats = CaptureStats()
         self._driver = driver
         self._streams = streams
         self._function = function
         self._variables = tuple(variables)
-        self._shapes: dict[Key, _Shape] = {}
+        self._shapes: dict[ShapeKey, _Shape] = {}
         # For each variable whether the last run left it in its array.
         self._stays: list[bool] = [False] * len(self._variables)
 
@@ -165,14 +169,14 @@ class CapturedFunction:
         del held
         return _Capture(graph, pool, inputs, outputs, tuple((v, v.value) for v in self._variables))
 
-    def _abandon(self, error: Exception, before: Sequence[Reference]) -> None:
+    def _abandon(self, error: Exception, before: Sequence[ArrayReference]) -> None:
         try:
             self._streams.compute.end_capture()
         except Exception as ended:  # CUDA repeats its refusal
             error.add_note(f"and at its end: {ended}")
         self._refuse(error, before)
 
-    def _refuse(self, error: Exception, before: Sequence[Reference]) -> None:
+    def _refuse(self, error: Exception, before: Sequence[ArrayReference]) -> None:
         self.stats.refused = f"{type(error).__name__}: {error}"
         for variable, reference in zip(self._variables, before, strict=True):
             array = reference()
@@ -201,7 +205,7 @@ def _identity(value: Value) -> Hashable:
     return value if isinstance(value, int | float | bool | str | tuple | None) else id(value)
 
 
-def _reference(variable: VariableResource) -> Reference:
+def _reference(variable: VariableResource) -> ArrayReference:
     """Return a weak reference to the variable's array."""
     value = variable.value
     return (lambda: None) if value is None else weakref.ref(value)

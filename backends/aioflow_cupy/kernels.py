@@ -16,7 +16,7 @@ from aioflow.graph.shapes import check_axis
 from aioflow.kernels.array import indexing as array_index
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.nn.activations import narrow, softmax_parts
-from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, Body, binder
+from aioflow.kernels.registry import ANY_DEVICE, KERNELS, Binding, KernelBody, binder
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.variables import state
 from aioflow.memory.values import Array, Namespace
@@ -88,7 +88,7 @@ def gather(binding: Binding) -> Callable[[Array, Array], Array]:
 
 
 @binder("GatherV2", device="GPU", dtypes={"Tparams": _NUMERIC}, host={"axis": as_int}, fresh=True)
-def gather_v2(binding: Binding) -> Body:
+def gather_v2(binding: Binding) -> KernelBody:
     xp = binding.xp
     if binding.attrs["batch_dims"]:
         return array_index.gather_v2(binding)
@@ -111,7 +111,7 @@ def resource_gather(binding: Binding) -> Callable[[VariableResource, Array], Arr
 
 
 @binder("OneHot", device="GPU", dtypes={"T": _NUMERIC}, host={"depth": as_int}, fresh=True)
-def one_hot(binding: Binding) -> Body:
+def one_hot(binding: Binding) -> KernelBody:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
 
     def encode(indices: Array, depth: int, on_value: Array, off_value: Array) -> Array:
@@ -165,7 +165,7 @@ _SPECIAL: Final = {
 }
 
 
-def _special(binding: Binding) -> Body:
+def _special(binding: Binding) -> KernelBody:
     dtype = binding.output_dtypes[0].np_dtype
     found = getattr(getattr(binding.backend, "special", None), _SPECIAL[binding.op_type], None)
     if found is None:

@@ -22,7 +22,7 @@ _FOLDING: Final = ("add", "subtract", "multiply", "maximum", "minimum")
 _CHECKED: Final = ("inv", "cholesky")
 
 
-class Namespace:
+class CupyNamespace:
     """`cupy`, or its replacement in tests, with the differences described above."""
 
     def __init__(self, cupy: Any, cupyx: Any) -> None:

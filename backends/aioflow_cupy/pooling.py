@@ -10,15 +10,14 @@ import numpy as np
 
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Pool, expect_shape
-from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.memory.values import Array, Namespace, NpDType
-from aioflow.ops.nn.geometry import Shape
-from aioflow_cupy.taps import Part
-from aioflow_cupy.windows import Windows
+from aioflow.kernels.registry import Binding, KernelBody, binder
+from aioflow.memory.values import Array, Namespace, NpDType, Shape
+from aioflow_cupy.taps import SliceTuple
+from aioflow_cupy.windows import ImageWindows
 
 
-def _trimmed(*fields: Any) -> Windows:
-    return Windows(*fields).trimmed()
+def _trimmed(*fields: Any) -> ImageWindows:
+    return ImageWindows(*fields).trimmed()
 
 
 class _Counts:
@@ -28,11 +27,11 @@ class _Counts:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
-    def of(self, g: Windows, dtype: NpDType) -> Array:
+    def of(self, g: ImageWindows, dtype: NpDType) -> Array:
         """Return the counts [1, oh, ow, 1]."""
         return self._counts(g).astype(dtype, copy=False)
 
-    def _count(self, g: Windows) -> Array:
+    def _count(self, g: ImageWindows) -> Array:
         # On the host, since it happens once for a shape, and does not read any array of the device.
         inside = g.pad(np, np.ones((1, *g.size, 1)))
         total = sum(inside[where] for _, _, where in g.taps())
@@ -88,7 +87,7 @@ def avg_pool(binding: Binding) -> Callable[[Array], Array]:
 
 
 @binder("AvgPoolGrad", device="GPU", host={"orig_input_shape": as_ints}, fresh=True)
-def avg_pool_grad(binding: Binding) -> Body:
+def avg_pool_grad(binding: Binding) -> KernelBody:
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout, counts = shared.layout, _Counts(xp)
 
@@ -108,7 +107,7 @@ def avg_pool_grad(binding: Binding) -> Body:
 
 
 @binder("MaxPoolGrad", device="GPU", fresh=True)
-def max_pool_grad(binding: Binding) -> Body:
+def max_pool_grad(binding: Binding) -> KernelBody:
     """Route each window's gradient to the first element that is its maximum."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
@@ -128,7 +127,7 @@ def max_pool_grad(binding: Binding) -> Body:
 
 
 @binder("MaxPoolGradGrad", device="GPU", fresh=True)
-def max_pool_grad_grad(binding: Binding) -> Body:
+def max_pool_grad_grad(binding: Binding) -> KernelBody:
     """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPoolGrad."""
     shared, xp = Pool(binding, _trimmed), binding.xp
     layout = shared.layout
@@ -147,7 +146,7 @@ def max_pool_grad_grad(binding: Binding) -> Body:
     return body
 
 
-def _winners(xp: Namespace, g: Windows, x: Array, y: Array) -> Iterator[tuple[Part, Array]]:
+def _winners(xp: Namespace, g: ImageWindows, x: Array, y: Array) -> Iterator[tuple[SliceTuple, Array]]:
     """Yield, for each kernel position, the part that it reads, and a mask of the windows whose first maximum it is."""
     padded = g.pad(xp, x)
     # Padding is 0 here, which may equal a maximum, so a mask tells it apart.

@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from aioflow.memory.values import Array
-from aioflow_cupy.driver import Driver, Event
-from aioflow_cupy.streams import Streams
+from aioflow_cupy.driver import CudaDriver, Event
+from aioflow_cupy.streams import DeviceStreams
 
 LANE_BYTES: Final = 4 << 20
 _LANES: Final = 8
@@ -49,7 +49,7 @@ class Lane:
 class Lanes:
     """The lanes of a device. Any thread may take one."""
 
-    def __init__(self, driver: Driver, streams: Streams, size: int = LANE_BYTES, limit: int = _LANES) -> None:
+    def __init__(self, driver: CudaDriver, streams: DeviceStreams, size: int = LANE_BYTES, limit: int = _LANES) -> None:
         self.size = size
         self._driver = driver
         self._streams = streams

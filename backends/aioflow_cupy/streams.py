@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from aioflow_cupy.driver import Allocator, Driver, Event, Stream
+from aioflow_cupy.driver import Allocator, CudaDriver, CudaStream, Event
 
 
-class Streams:
+class DeviceStreams:
     """The streams of a device.
 
     Attributes:
@@ -21,7 +21,7 @@ class Streams:
         capturing: Whether work of the compute stream is being recorded for a graph (`graphs`).
     """
 
-    def __init__(self, driver: Driver, device: int, allocator: Allocator) -> None:
+    def __init__(self, driver: CudaDriver, device: int, allocator: Allocator) -> None:
         self._driver = driver
         self._allocator = allocator
         self.device = device
@@ -34,13 +34,13 @@ class Streams:
         """Return a context in which the thread's work goes to the compute stream."""
         return self._driver.current(self.device, self.compute, allocator or self._allocator)
 
-    def mark(self, stream: Stream) -> Event:
+    def mark(self, stream: CudaStream) -> Event:
         """Return a new event after all work submitted to the stream so far."""
         event = self._driver.event(self.device)
         stream.record(event)
         return event
 
-    def order(self, before: Stream, after: Stream) -> Event:
+    def order(self, before: CudaStream, after: CudaStream) -> Event:
         """Make later work of `after` wait for the work submitted to `before` so far. Return the event between them."""
         event = self.mark(before)
         after.wait_event(event)

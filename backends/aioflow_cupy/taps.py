@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from aioflow.memory.values import Array, Function, Namespace
+from aioflow.memory.values import Array, ArrayFunction, Namespace
 from aioflow.ops.nn.geometry import Fit
 
-Part = tuple[slice, ...]
+SliceTuple = tuple[slice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Taps(Fit):
+class ArrayWindows(Fit):
     """Windows along any number of axes; only the padding before the first element matters."""
 
     def along(self, axis: int) -> Iterator[tuple[int, slice, slice]]:
@@ -39,7 +39,7 @@ class Taps(Fit):
                 read = slice(lowest * stride + offset, highest * stride + offset + 1, stride)
                 yield tap, slice(lowest, highest + 1), read
 
-    def everywhere(self) -> Iterator[tuple[Part, Part]]:
+    def everywhere(self) -> Iterator[tuple[SliceTuple, SliceTuple]]:
         """Yield (windows, elements read) for each kernel position, in row-major order."""
         axes = [list(self.along(axis)) for axis in range(len(self.size))]
         for taps in product(*axes):
@@ -54,12 +54,12 @@ class Taps(Fit):
         return [max(1, count) for count in counts]
 
 
-def _at(axis: int, part: slice) -> Part:
+def _at(axis: int, part: slice) -> SliceTuple:
     """Return the index of that part along a spatial axis."""
     return (*(slice(None),) * (axis + 1), part)
 
 
-def pooled(xp: Namespace, x: Array, taps: Taps, combine: Function, start: float) -> Array:
+def pooled(xp: Namespace, x: Array, taps: ArrayWindows, combine: ArrayFunction, start: float) -> Array:
     """Return the combination of all elements of each window; `start` for empty windows.
 
     `combine` must be associative and commutative, and write into its third argument.
@@ -74,7 +74,7 @@ def pooled(xp: Namespace, x: Array, taps: Taps, combine: Function, start: float)
     return x
 
 
-def spread(xp: Namespace, dy: Array, taps: Taps) -> Array:
+def spread(xp: Namespace, dy: Array, taps: ArrayWindows) -> Array:
     """Return the adjoint of a sum over windows: each element's sum over the windows that contain it."""
     # As in `pooled`, one axis after another.
     for axis, size in enumerate(taps.size):
@@ -85,7 +85,7 @@ def spread(xp: Namespace, dy: Array, taps: Taps) -> Array:
     return dy
 
 
-def _winners(xp: Namespace, x: Array, y: Array, taps: Taps) -> Iterator[tuple[Part, Part, Array]]:
+def _winners(xp: Namespace, x: Array, y: Array, taps: ArrayWindows) -> Iterator[tuple[SliceTuple, SliceTuple, Array]]:
     """Yield (windows, elements read, mask) for each kernel position.
 
     The mask selects the windows in which the position holds the first maximum, or the first NaN.
@@ -99,7 +99,7 @@ def _winners(xp: Namespace, x: Array, y: Array, taps: Taps) -> Iterator[tuple[Pa
         yield given, read, hit
 
 
-def routed(xp: Namespace, x: Array, y: Array, dy: Array, taps: Taps) -> Array:
+def routed(xp: Namespace, x: Array, y: Array, dy: Array, taps: ArrayWindows) -> Array:
     """Return the gradient of a maximum, in dy's dtype: each window's whole dy goes to its first maximum."""
     made, nothing = xp.zeros(x.shape, dy.dtype), dy.dtype.type(0)
     for given, read, hit in _winners(xp, x, y, taps):
@@ -107,7 +107,7 @@ def routed(xp: Namespace, x: Array, y: Array, dy: Array, taps: Taps) -> Array:
     return made
 
 
-def picked(xp: Namespace, x: Array, y: Array, source: Array, taps: Taps) -> Array:
+def picked(xp: Namespace, x: Array, y: Array, source: Array, taps: ArrayWindows) -> Array:
     """Return the elements of `source`, of x's shape, at each window's first maximum: the adjoint of `routed`."""
     made = xp.zeros(y.shape, source.dtype)
     if not math.prod(y.shape):

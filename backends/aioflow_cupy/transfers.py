@@ -15,15 +15,15 @@ import numpy.typing as npt
 
 from aioflow.memory.values import Array
 from aioflow_cupy.completion import Completions
-from aioflow_cupy.driver import Driver
+from aioflow_cupy.driver import CudaDriver
 from aioflow_cupy.staging import Lane, Lanes
-from aioflow_cupy.streams import Streams
+from aioflow_cupy.streams import DeviceStreams
 
 
 class Transfers:
     """The copies of one device."""
 
-    def __init__(self, driver: Driver, streams: Streams, lanes: Lanes, completions: Completions) -> None:
+    def __init__(self, driver: CudaDriver, streams: DeviceStreams, lanes: Lanes, completions: Completions) -> None:
         self._driver = driver
         self._streams = streams
         self._lanes = lanes

@@ -15,12 +15,11 @@ import numpy as np
 
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
-from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.memory.values import Array, Namespace, NpDType
-from aioflow.ops.nn.geometry import Shape
+from aioflow.kernels.registry import Binding, KernelBody, binder
+from aioflow.memory.values import Array, Namespace, NpDType, Shape
 from aioflow_cupy import convolution
-from aioflow_cupy.taps import Taps, picked, pooled, routed, spread
-from aioflow_cupy.windows import Windows
+from aioflow_cupy.taps import ArrayWindows, picked, pooled, routed, spread
+from aioflow_cupy.windows import ImageWindows
 
 
 def _wide(xp: Namespace, dtype: NpDType) -> Any:
@@ -31,10 +30,10 @@ def _wide(xp: Namespace, dtype: NpDType) -> Any:
 # ── convolutions ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _by_depth(*fields: Any) -> tuple[Taps, Windows]:
+def _by_depth(*fields: Any) -> tuple[ArrayWindows, ImageWindows]:
     """Return the windows, and those over single frames."""
     # The first of three axes is the depth.
-    return Taps(*fields), Windows(*(values[1:] for values in fields))
+    return ArrayWindows(*fields), ImageWindows(*(values[1:] for values in fields))
 
 
 def _frames(volumes: Array) -> Array:
@@ -63,7 +62,7 @@ def conv(binding: Binding) -> Callable[[Array, Array], Array]:
 
 
 @binder("Conv3DBackpropInputV2", device="GPU", host={"input_sizes": as_ints}, fresh=True)
-def conv_by_input(binding: Binding) -> Body:
+def conv_by_input(binding: Binding) -> KernelBody:
     xp, shared = binding.xp, Convolution(binding, _by_depth)
     layout = shared.layout
     compute = convolution.best("backprop_input", convolution.backprop_input, binding)
@@ -84,7 +83,7 @@ def conv_by_input(binding: Binding) -> Body:
 
 
 @binder("Conv3DBackpropFilterV2", device="GPU", host={"filter_sizes": as_ints}, fresh=True)
-def conv_by_filter(binding: Binding) -> Body:
+def conv_by_filter(binding: Binding) -> KernelBody:
     xp, shared = binding.xp, Convolution(binding, _by_depth)
     layout = shared.layout
     compute = convolution.best("backprop_filter", convolution.backprop_filter, binding)
@@ -114,12 +113,12 @@ class _Mean:
         self._xp = xp
         self._counts = lru_cache(maxsize=4)(self._count)
 
-    def __call__(self, sums: Array, taps: Taps) -> Array:
+    def __call__(self, sums: Array, taps: ArrayWindows) -> Array:
         """Return the means."""
         found: Array = sums / self._counts(taps).astype(sums.dtype, copy=False)
         return found
 
-    def _count(self, taps: Taps) -> Array:
+    def _count(self, taps: ArrayWindows) -> Array:
         """Return the number of elements of each window that lie inside the volume: [1, od, oh, ow, 1]."""
         # The elements of a window inside the volume form a box, so their number is a product.
         deep, high, wide = (np.array(taps.inside(axis), np.float32) for axis in range(3))
@@ -128,7 +127,7 @@ class _Mean:
 
 @binder("MaxPool3D", device="GPU", fresh=True)
 def max_pool(binding: Binding) -> Callable[[Array], Array]:
-    xp, shared = binding.xp, Pool(binding, Taps)
+    xp, shared = binding.xp, Pool(binding, ArrayWindows)
     layout = shared.layout
 
     def body(image: Array) -> Array:
@@ -140,7 +139,7 @@ def max_pool(binding: Binding) -> Callable[[Array], Array]:
 
 @binder("AvgPool3D", device="GPU", fresh=True)
 def avg_pool(binding: Binding) -> Callable[[Array], Array]:
-    xp, shared = binding.xp, Pool(binding, Taps)
+    xp, shared = binding.xp, Pool(binding, ArrayWindows)
     layout, mean = shared.layout, _Mean(xp)
 
     def body(image: Array) -> Array:
@@ -153,8 +152,8 @@ def avg_pool(binding: Binding) -> Callable[[Array], Array]:
 
 
 @binder("AvgPool3DGrad", device="GPU", host={"orig_input_shape": as_ints}, fresh=True)
-def avg_pool_grad(binding: Binding) -> Body:
-    xp, shared = binding.xp, Pool(binding, Taps)
+def avg_pool_grad(binding: Binding) -> KernelBody:
+    xp, shared = binding.xp, Pool(binding, ArrayWindows)
     layout, mean = shared.layout, _Mean(xp)
 
     def body(orig_input_shape: Shape, grad: Array) -> Array:
@@ -167,9 +166,9 @@ def avg_pool_grad(binding: Binding) -> Body:
 
 
 @binder("MaxPool3DGrad", device="GPU", fresh=True)
-def max_pool_grad(binding: Binding) -> Body:
+def max_pool_grad(binding: Binding) -> KernelBody:
     """Route each window's gradient to the first element that is its maximum."""
-    xp, shared = binding.xp, Pool(binding, Taps)
+    xp, shared = binding.xp, Pool(binding, ArrayWindows)
     layout = shared.layout
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:
@@ -184,9 +183,9 @@ def max_pool_grad(binding: Binding) -> Body:
 
 
 @binder("MaxPool3DGradGrad", device="GPU", fresh=True)
-def max_pool_grad_grad(binding: Binding) -> Body:
+def max_pool_grad_grad(binding: Binding) -> KernelBody:
     """Select, for each window, the element of `grad` at the position of its maximum: the adjoint of MaxPool3DGrad."""
-    xp, shared = binding.xp, Pool(binding, Taps)
+    xp, shared = binding.xp, Pool(binding, ArrayWindows)
     layout = shared.layout
 
     def body(orig_input: Array, orig_output: Array, grad: Array) -> Array:

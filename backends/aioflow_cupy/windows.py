@@ -13,7 +13,7 @@ from aioflow.ops.nn.geometry import Fit, Pair
 
 
 @dataclass(frozen=True, slots=True)
-class Windows(Fit):
+class ImageWindows(Fit):
     """Windows over images, each field a pair for height and width."""
 
     @property
@@ -41,7 +41,7 @@ class Windows(Fit):
         (top, _), (left, _) = self.pads
         return padded[:, top : top + self.size[0], left : left + self.size[1]]
 
-    def trimmed(self) -> Windows:
+    def trimmed(self) -> ImageWindows:
         """Return these windows without outer kernel positions that are never inside the image, and their padding.
 
         For windows much larger than the image these are nearly all positions. The windows must not be dilated.

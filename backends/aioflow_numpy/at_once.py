@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 
 from aioflow.kernels.fused import Chain
-from aioflow.memory.values import Array, NpDType
+from aioflow.memory.values import Array, NpDType, Shape
 from aioflow_numpy.addresses import address, first_byte
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, equal, line_of
 from aioflow_numpy.compiled_blocks import CompiledBlock
 
-Shape = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
-class Shapes:
+class ChainShapes:
     """The known facts about the arrays of a chain whose members all have results of the same size as the last one.
 
     Attributes:
@@ -58,7 +56,7 @@ class AtOnce:
     """
 
     def __init__(
-        self, shapes: Shapes, plain: BlockFunction, compiled: CompiledBlock | None, line: int, is_whole: bool
+        self, shapes: ChainShapes, plain: BlockFunction, compiled: CompiledBlock | None, line: int, is_whole: bool
     ) -> None:
         self._shapes, self._shape, self._has_place = shapes, shapes.result, shapes.place is not None
         self._dtype: NpDType = shapes.chain.members[-1].dtype.np_dtype
@@ -99,7 +97,7 @@ class AtOnce:
 class _Calls:
     """A block function with all arguments that are known beforehand."""
 
-    def __init__(self, shapes: Shapes, function: BlockFunction, line: int) -> None:
+    def __init__(self, shapes: ChainShapes, function: BlockFunction, line: int) -> None:
         self._shapes, self._function, self._line = shapes, function, line
         self._numbers, self._arrays = shapes.varying(number=True), shapes.varying(number=False)
         operands = [shapes.chain.members[at].operands[operand] for at, operand in function.lined]
@@ -145,7 +143,7 @@ class _Code:
     Memory safety: it holds the constants whose addresses it has; the caller holds the other arrays.
     """
 
-    def __init__(self, shapes: Shapes, piece: CompiledPiece) -> None:
+    def __init__(self, shapes: ChainShapes, piece: CompiledPiece) -> None:
         chain, self._constants, reads = shapes.chain, shapes.constants, piece.piece.reads
         size = math.prod(shapes.result)
         width = size if piece.row is None else math.prod(shapes.inputs[reads[piece.row]])

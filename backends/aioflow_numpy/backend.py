@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.kernels.registry import HOST, Binding, Body, KernelDef
+from aioflow.kernels.registry import HOST, Binding, KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.executor import shared_threads
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
-from aioflow_numpy.namespace import Namespace
+from aioflow_numpy.namespace import NumpyNamespace
 
 # The host's CPU as a device: NumPy's namespace, random generators and threads. Its arrays never leave host memory
 
-_NAMESPACE: Final = Namespace()
+_NAMESPACE: Final = NumpyNamespace()
 
 
 class NumpyDevice:
@@ -39,7 +39,7 @@ class NumpyDevice:
         """The array namespace."""
         return _NAMESPACE
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Return the kernel unchanged, and its body for the node."""
         return kernel, kernel.bind(binding)
 

@@ -1,7 +1,8 @@
 """Matrix products by direct calls of a BLAS, without NumPy: the address of the function, and numbers.
 
-NumPy has several ways to compute a product. If it may choose another way than the one here, there are no `Parts`: for
-vectors, for a matrix and its own transpose or a part of it, and for elements that are not adjacent, which it copies.
+NumPy has several ways to compute a product. If it may choose another way than the one here, there are no
+`ProductParts`: for vectors, for a matrix and its own transpose or a part of it, and for elements that are not adjacent,
+which it copies.
 
 The arguments of the call follow from the memory layout of the matrices, so they are computed once per layout.
 """
@@ -77,7 +78,7 @@ def find_products() -> BlasProducts | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ProductParts:
     """The parts of one piece of work, for any arrays of one memory layout.
 
     Attributes:
@@ -91,17 +92,19 @@ class Parts:
     where: int
 
     @classmethod
-    def of(cls, fields: Sequence[int], count: int) -> Parts:
+    def of(cls, fields: Sequence[int], count: int) -> ProductParts:
         """Return parts with these fields."""
         held = (c_int64 * len(fields))(*fields)
         return cls(held, count, addressof(held))
 
-    def one(self, number: int) -> Parts:
+    def one(self, number: int) -> ProductParts:
         """Return one part."""
-        return Parts(self.fields, 1, self.where + number * sizeof(self.fields) // self.count)
+        return ProductParts(self.fields, 1, self.where + number * sizeof(self.fields) // self.count)
 
 
-def product_parts(gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool) -> Parts | None:
+def product_parts(
+    gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int, ...], by_rows: bool
+) -> ProductParts | None:
     """Return the product of two matrices in parts.
 
     Return None if NumPy may compute the product in another way, or would raise an error.
@@ -117,7 +120,9 @@ def product_parts(gemm: Gemm, a: Array, b: Array, out: Array, bounds: tuple[int,
     return _parts(gemm, _lying(a), _lying(b), _lying(out), bounds, by_rows) if _are_plain(a, b, out) else None
 
 
-def inner_parts(gemm: Gemm, a: Array, b: Array, sums: Array, bounds: tuple[int, ...], pieces: int) -> Parts | None:
+def inner_parts(
+    gemm: Gemm, a: Array, b: Array, sums: Array, bounds: tuple[int, ...], pieces: int
+) -> ProductParts | None:
     """Return the product in parts along the inner dimension; the sum of their products is the product.
 
     Return None where `product_parts` does, and if the rows of `b` are not contiguous.
@@ -145,7 +150,9 @@ def _lying(matrix: Array) -> _Lying:
 
 
 @lru_cache(maxsize=1024)
-def _parts(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, bounds: tuple[int, ...], by_rows: bool) -> Parts | None:
+def _parts(
+    gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, bounds: tuple[int, ...], by_rows: bool
+) -> ProductParts | None:
     laid = _all_laid(gemm, a, b, out)
     if laid is None:
         return None
@@ -158,13 +165,13 @@ def _parts(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, bounds: tuple[int, ...
         head = gemm.function, gemm.kind, left[0], right[0], m, n, inner
         # In the order of `FIELDS`. There is one piece, so the steps along the inner dimension are not used.
         fields += *head, at_a, left[1], at_b, right[1], at_c, result[1], gemm.get_threads, gemm.set_threads, 1, 0, 0
-    return Parts.of(fields, len(bounds) - 1)
+    return ProductParts.of(fields, len(bounds) - 1)
 
 
 @lru_cache(maxsize=1024)
 def _inner_parts(
     gemm: Gemm, a: _Lying, b: _Lying, out: _Lying, beside: int, bounds: tuple[int, ...], pieces: int
-) -> Parts | None:
+) -> ProductParts | None:
     laid = _all_laid(gemm, a, b, out)
     if laid is None or laid[1][0] != gemm.as_it_is:  # the pieces are whole rows of `b`
         return None
@@ -175,7 +182,7 @@ def _inner_parts(
         fields += gemm.function, gemm.kind, left[0], right[0], rows, columns, stop - start
         fields += start * across, left[1], start * down, right[1], number * beside, result[1]
         fields += gemm.get_threads, gemm.set_threads, pieces, across, down
-    return Parts.of(fields, len(bounds) - 1)
+    return ProductParts.of(fields, len(bounds) - 1)
 
 
 def _all_laid(gemm: Gemm, a: _Lying, b: _Lying, out: _Lying) -> tuple[tuple[int, int], ...] | None:

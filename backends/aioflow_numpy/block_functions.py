@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aioflow.kernels.fused import Chain, Member
-from aioflow.kernels.registry import Body
-from aioflow.memory.values import Array, NpDType
+from aioflow.kernels.fused import Chain, FusedMember
+from aioflow.kernels.registry import KernelBody
+from aioflow.memory.values import Array, NpDType, Shape
 from aioflow_numpy.addresses import address
-from aioflow_numpy.compiled.code import Function
-from aioflow_numpy.compiled.pieces import Piece
+from aioflow_numpy.compiled.code import MachineFunction
+from aioflow_numpy.compiled.pieces import ChainPiece
 
-Shape = tuple[int, ...]
 _FILENAME: Final = "<aioflow block>"
 
 
@@ -53,8 +52,8 @@ class CompiledPiece:
         row: The position among its inputs of one that is a row, or None.
     """
 
-    piece: Piece
-    function: Function
+    piece: ChainPiece
+    function: MachineFunction
     row: int | None
 
     def call(self, *values: Array, out: Sequence[Array]) -> None:
@@ -81,7 +80,7 @@ class _Step:
     """
 
     name: str
-    call: Body
+    call: KernelBody
     reads: tuple[int, ...]
     makes: tuple[int, ...]
     takes_out: bool
@@ -208,7 +207,7 @@ def _line(number: bytes, dtype: NpDType, length: int) -> Array:
     return np.full(length, np.frombuffer(number, dtype)[0])
 
 
-def _block_call(member: Member, lined: Sequence[int], line: int) -> Body:
+def _block_call(member: FusedMember, lined: Sequence[int], line: int) -> KernelBody:
     """Return the callable in a block for a member whose operands `lined` are lines."""
     if lined:
         return _by_lines(_AGAINST_SCALAR[member.op], lined[0], line)
@@ -221,7 +220,7 @@ def _block_call(member: Member, lined: Sequence[int], line: int) -> Body:
     return member.call
 
 
-def _whole_call(member: Member, lined: Sequence[int], shape: Shape) -> Body:
+def _whole_call(member: FusedMember, lined: Sequence[int], shape: Shape) -> KernelBody:
     """Return the callable for a member on blocks of one shape."""
     if lined:
         return _AGAINST_SCALAR[member.op]

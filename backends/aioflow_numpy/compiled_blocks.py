@@ -21,9 +21,9 @@ from aioflow.kernels.fused import Chain
 from aioflow.memory.values import Array
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, block_function
 from aioflow_numpy.compiled.code import programs
-from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of, program
+from aioflow_numpy.compiled.pieces import ChainPiece, OperandExtent, pieces_of, program
 from aioflow_numpy.compiled.trials import numbers, same
-from aioflow_numpy.compiled.wanted import Spent, Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest, Spent
 
 _log = logging.getLogger("aioflow.compiled")
 # Bytes written by all members together. NumPy takes 0.1 to 0.2 s for them, which is the cost of compiling.
@@ -73,7 +73,7 @@ class CompiledBlock:
         self,
         chain: Chain,
         early: Sequence[int],
-        extents: Mapping[int, Extent],
+        extents: Mapping[int, OperandExtent],
         line: int,
         place: int | None,
         plain: BlockFunction,
@@ -83,7 +83,7 @@ class CompiledBlock:
         self._line, self._place, self.plain = line, place, plain
         members = tuple((member.op, member.operands, member.dtype, member.kernel.exact_c) for member in chain.members)
         self._form = _form(chain.dtypes, members, tuple(early), tuple(extents.items()), line, place, plain.lined)
-        self._wanted = Wanted(self._form.spent)
+        self._wanted = CodeRequest(self._form.spent)
 
     def worked(self, size: int) -> None:
         """Record a run of the chain with NumPy, with a result of `size` bytes."""
@@ -92,7 +92,7 @@ class CompiledBlock:
     def prepare(self) -> None:
         """Compile the code now, in this thread. On failure, log the reason and keep using NumPy."""
         order = pieces_of(self._chain, self._early)
-        pieces = [each for each in order if isinstance(each, Piece)]
+        pieces = [each for each in order if isinstance(each, ChainPiece)]
         if not pieces:
             return
         text, verdicts = self._program(pieces), self._form.verdicts
@@ -107,7 +107,8 @@ class CompiledBlock:
             return
         known = iter(functions)
         steps = [
-            CompiledPiece(each, next(known), self._row(each)) if isinstance(each, Piece) else each for each in order
+            CompiledPiece(each, next(known), self._row(each)) if isinstance(each, ChainPiece) else each
+            for each in order
         ]
         made = block_function(self._chain, steps, self._early, self.plain.lined, self._line, self._place)
         if text not in verdicts:
@@ -119,14 +120,14 @@ class CompiledBlock:
             _log.warning("not using the compiled chain of %s: its results differ from NumPy's", ops)
 
     def _text(self) -> str | None:
-        pieces = [each for each in pieces_of(self._chain, self._early) if isinstance(each, Piece)]
+        pieces = [each for each in pieces_of(self._chain, self._early) if isinstance(each, ChainPiece)]
         return self._program(pieces) if pieces else None
 
-    def _program(self, pieces: Sequence[Piece]) -> str:
+    def _program(self, pieces: Sequence[ChainPiece]) -> str:
         return program(self._chain, pieces, self._extents)
 
-    def _row(self, piece: Piece) -> int | None:
-        rows = [i for i, value in enumerate(piece.reads) if self._extents.get(value) is Extent.ROW]
+    def _row(self, piece: ChainPiece) -> int | None:
+        rows = [i for i, value in enumerate(piece.reads) if self._extents.get(value) is OperandExtent.ROW]
         return rows[0] if rows else None
 
     def _agrees(self, made: BlockFunction) -> bool:
@@ -142,12 +143,12 @@ class CompiledBlock:
     def _trial(self, rng: np.random.Generator) -> Iterator[tuple[int, Array]]:
         """Yield a value for each parameter of the block function that is known beforehand."""
         chain = self._chain
-        tail = (_WIDTH,) if Extent.ROW in self._extents.values() else ()
+        tail = (_WIDTH,) if OperandExtent.ROW in self._extents.values() else ()
         rows = _ROWS if tail else _ROWS * _WIDTH
         dtypes = [*chain.dtypes, *(member.dtype for member in chain.members)]
-        shapes = {Extent.ALL: (rows, *tail), Extent.ROW: tail, Extent.ONE: ()}
+        shapes = {OperandExtent.ALL: (rows, *tail), OperandExtent.ROW: tail, OperandExtent.ONE: ()}
         for i in (*range(chain.inputs), *(chain.inputs + at for at in self._early)):
-            yield i, numbers(rng, dtypes[i].np_dtype, shapes[self._extents.get(i, Extent.ALL)])
+            yield i, numbers(rng, dtypes[i].np_dtype, shapes[self._extents.get(i, OperandExtent.ALL)])
 
     def _result(self, function: BlockFunction, values: Mapping[int, Array]) -> Array:
         chain, shape = self._chain, next(v.shape for i, v in values.items() if i not in self._extents)

@@ -18,15 +18,15 @@ import numpy as np
 from aioflow.errors import OpError
 from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address
-from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.code import MachineFunction, programs
 from aioflow_numpy.compiled.depthwise import MOST_TAPS, TYPES, depthwise_program
 from aioflow_numpy.compiled.trials import numbers, same
-from aioflow_numpy.compiled.wanted import Spent, Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest, Spent
 from aioflow_numpy.conv_shapes import Windows
 
 _log = logging.getLogger("aioflow.compiled")
 
-Plain: TypeAlias = Callable[[Array, Array, Windows], Array]
+PlainConvolution: TypeAlias = Callable[[Array, Array, Windows], Array]
 
 # Multiplications over all depthwise convolutions of a dtype: NumPy takes 0.1 to 0.2 s for that many.
 _WORTH: Final = 1 << 28
@@ -46,13 +46,13 @@ class CompiledDepthwise:
         plain: The same convolution by NumPy.
     """
 
-    def __init__(self, g: Windows, dtype: NpDType, plain: Plain) -> None:
+    def __init__(self, g: Windows, dtype: NpDType, plain: PlainConvolution) -> None:
         self._g, self._dtype, self._plain = g, dtype, plain
         # The C code reads the fields of `Windows` by their positions.
         self._geometry, self._zeros = np.array(astuple(g), np.intp), np.zeros(g.c, dtype)
-        self._function: Function | None = None
+        self._function: MachineFunction | None = None
         self._work = g.rows * g.c * g.kh * g.kw
-        self._wanted = Wanted(_spent[dtype])
+        self._wanted = CodeRequest(_spent[dtype])
 
     @property
     def is_ready(self) -> bool:
@@ -88,7 +88,7 @@ class CompiledDepthwise:
     def _text(self) -> str:
         return depthwise_program(self._dtype)
 
-    def _agrees(self, function: Function) -> bool:
+    def _agrees(self, function: MachineFunction) -> bool:
         g = _part(self._g)
         trial = CompiledDepthwise(g, self._dtype, self._plain)
         trial._function = function
@@ -125,7 +125,7 @@ _spent: defaultdict[np.dtype[Any], Spent] = defaultdict(Spent)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def compiled_depthwise(g: Windows, dtype: NpDType, plain: Plain) -> CompiledDepthwise | None:
+def compiled_depthwise(g: Windows, dtype: NpDType, plain: PlainConvolution) -> CompiledDepthwise | None:
     """Return the convolution for these windows and this dtype, with one filter per channel.
 
     Return None where NumPy is as fast.

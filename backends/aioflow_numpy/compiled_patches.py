@@ -18,10 +18,10 @@ import numpy as np
 from aioflow.errors import OpError
 from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address, address_of
-from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.code import MachineFunction, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS
 from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
-from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.deep_products import bounds_of
@@ -44,8 +44,8 @@ _TRIED: Final[tuple[Any, ...]] = (  # image, kernel, strides, padding, dilations
 class _Code:
     """The functions `piece0` and `piece1`, and the address of the latter."""
 
-    copy: Function
-    loop: Function
+    copy: MachineFunction
+    loop: MachineFunction
     loop_at: int
 
 
@@ -54,7 +54,7 @@ class CompiledPatches:
 
     def __init__(self) -> None:
         self._code: _Code | None = None
-        self._wanted = Wanted()
+        self._wanted = CodeRequest()
 
     def copy(self, x: Array, g: Windows, first: int, last: int, out: Array) -> bool:
         """Write the patches of lines `first` to `last` of windows; return False if NumPy must do it.

@@ -17,10 +17,10 @@ import numpy as np
 from aioflow.errors import OpError
 from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.addresses import address
-from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.code import MachineFunction, programs
 from aioflow_numpy.compiled.pools import TYPES, pool_program
 from aioflow_numpy.compiled.trials import numbers, same
-from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.threads import for_each
@@ -28,8 +28,8 @@ from aioflow_numpy.threads import for_each
 _log = logging.getLogger("aioflow.compiled")
 
 # For each axis, the lines or columns that each window combines, in order; the first may be -1, for the identity.
-Order: TypeAlias = tuple[list[list[int]], list[list[int]]]
-Plain: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Array | int], None]
+WindowOrder: TypeAlias = tuple[list[list[int]], list[list[int]]]
+PlainPool: TypeAlias = Callable[[np.ufunc, Array, Windows, Array, Array | int], None]
 
 _WORTH: Final = 1 << 29  # bytes read: NumPy takes 0.1 to 0.2 s for that many
 _CALL: Final = 1 << 16  # fixed cost of NumPy's calls, expressed in bytes
@@ -53,11 +53,13 @@ class CompiledPool:
         order: Returns the order in which `plain` combines the elements of the windows.
     """
 
-    def __init__(self, fold: np.ufunc, dtype: NpDType, plain: Plain, order: Callable[[Windows], Order]) -> None:
+    def __init__(
+        self, fold: np.ufunc, dtype: NpDType, plain: PlainPool, order: Callable[[Windows], WindowOrder]
+    ) -> None:
         self._fold, self._dtype, self._plain = fold, dtype, plain
         self._lists = lru_cache(maxsize=256)(lambda g: _lists(g, order(g)))
-        self._function: Function | None = None
-        self._wanted = Wanted()
+        self._function: MachineFunction | None = None
+        self._wanted = CodeRequest()
 
     def run(self, images: Array, g: Windows, out: Array, identity: Array | int) -> bool:
         """Write the reductions of all windows to the C-contiguous `out`; return False if NumPy must do it."""
@@ -70,7 +72,7 @@ class CompiledPool:
         self._call(function, images, g, out, identity)
         return True
 
-    def _call(self, function: Function, images: Array, g: Windows, out: Array, identity: Array | int) -> None:
+    def _call(self, function: MachineFunction, images: Array, g: Windows, out: Array, identity: Array | int) -> None:
         """Run `function` over all lines of outputs, in several threads if the images are large."""
         # `given` keeps the arrays alive until the code, which has only their addresses, has returned.
         given = (*self._lists(g), images, np.array(identity, self._dtype))
@@ -100,7 +102,7 @@ class CompiledPool:
     def _text(self) -> str:
         return pool_program(self._fold, self._dtype)
 
-    def _agrees(self, function: Function) -> bool:
+    def _agrees(self, function: MachineFunction) -> bool:
         rng = np.random.default_rng(0)
         with np.errstate(all="ignore"):
             for _ in range(_TRIALS):
@@ -115,7 +117,7 @@ class CompiledPool:
         return True
 
 
-def _lists(g: Windows, order: Order) -> tuple[Array, Array, Array]:
+def _lists(g: Windows, order: WindowOrder) -> tuple[Array, Array, Array]:
     """Return the geometry as numbers, and the tables of the lines and of the columns that each window combines."""
     rows, columns = (_table(lists) for lists in order)
     numbers = np.array([g.h, g.w, g.c, g.oh, g.ow, rows.shape[1], columns.shape[1]], np.intp)
@@ -129,7 +131,7 @@ def _table(lists: list[list[int]]) -> Array:
 
 @lru_cache(maxsize=8)
 def compiled_pool(
-    fold: np.ufunc, dtype: NpDType, plain: Plain, order: Callable[[Windows], Order]
+    fold: np.ufunc, dtype: NpDType, plain: PlainPool, order: Callable[[Windows], WindowOrder]
 ) -> CompiledPool | None:
     """Return the pool for images of that dtype; None where C has no such type."""
     return CompiledPool(fold, dtype, plain, order) if dtype in TYPES else None

@@ -20,15 +20,15 @@ import numpy as np
 from aioflow.concurrency.stopping import doing
 from aioflow.errors import OpError
 from aioflow.kernels.registry import Binding
-from aioflow.kernels.variables.optimizer_rules import RULES, Rule, Scalars
+from aioflow.kernels.variables.optimizer_rules import RULES, Scalars, UpdateRule
 from aioflow.kernels.variables.optimizer_updates import in_passes, register_updates
 from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow_numpy.addresses import address, address_of
-from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.code import MachineFunction, programs
 from aioflow_numpy.compiled.crew import MOST_PARTS
 from aioflow_numpy.compiled.trials import numbers, same
 from aioflow_numpy.compiled.updates import TYPES, WrittenUpdate, written
-from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest
 from aioflow_numpy.crew import CREW
 from aioflow_numpy.threads import for_each, thread_count, wake_helpers
 
@@ -48,7 +48,7 @@ _TRIED: Final = 3 * 1031  # elements; not a multiple of the vector length
 class _Code:
     """A compiled update and its address."""
 
-    function: Function
+    function: MachineFunction
     where: int  # address of `function`
 
 
@@ -62,12 +62,12 @@ class CompiledUpdate:
         dtype: Dtype of the variables.
     """
 
-    def __init__(self, rule: Rule, variables: int, h: Scalars, dtype: NpDType) -> None:
+    def __init__(self, rule: UpdateRule, variables: int, h: Scalars, dtype: NpDType) -> None:
         self._rule, self._variables, self._dtype = rule, variables, dtype
         self._written: WrittenUpdate = written(rule, variables, h, dtype)
         self._options = {name: value for name, value in h.items() if isinstance(value, bool)}
         self._code: _Code | None = None
-        self._wanted = Wanted()
+        self._wanted = CodeRequest()
 
     def run(self, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> bool:
         """Update the variables by machine code; return False where NumPy must do it.
@@ -147,7 +147,13 @@ class _Passes:
         self._compiled: CompiledUpdate | None = None
 
     def __call__(
-        self, xp: Namespace, rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
+        self,
+        xp: Namespace,
+        rule: UpdateRule,
+        h: Scalars,
+        gradient: Array,
+        values: Sequence[Array],
+        news: Sequence[Array],
     ) -> None:
         if self._compiled is None:
             # Bools select the code. Numbers are passed with each call, and must not lead to other code.

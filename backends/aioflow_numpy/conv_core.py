@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches
 from aioflow.memory.values import Array
-from aioflow_numpy.conv_patches import Block, line_rows, plan, tap_rows, whole, window_rows
+from aioflow_numpy.conv_patches import PatchBlock, line_rows, plan, tap_rows, whole, window_rows
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows, overlap, transposed_windows
 from aioflow_numpy.products import matmul, matmul_here
@@ -36,16 +36,16 @@ def forward(x: Array, w: Array, g: Windows, out: Array) -> None:
         matmul(x.reshape(-1, g.c), matrix, out)
         return
 
-    def by_pixels(block: Block) -> None:
+    def by_pixels(block: PatchBlock) -> None:
         matmul_here(_read(x, g, block).reshape(-1, g.c), matrix, out[block.rows])
 
-    def by_windows(block: Block) -> None:
+    def by_windows(block: PatchBlock) -> None:
         matmul_here(window_rows(x, g, block), matrix, out[block.rows])
 
-    def by_taps(block: Block) -> None:
+    def by_taps(block: PatchBlock) -> None:
         matmul_here(tap_rows(x, g, block).T, matrix, out[block.rows])
 
-    def by_lines(block: Block) -> None:
+    def by_lines(block: PatchBlock) -> None:
         _add_lines(line_rows(x, g, block), matrix.reshape(g.kh, -1, matrix.shape[1]), g, out[block.rows])
 
     if _few(g) and not g.pointwise:
@@ -68,7 +68,7 @@ def backprop_filter(x: Array, dy: Array, g: Windows) -> Array:
     slides = _slides(g)
     shape = (g.kh, g.kw * g.c, co) if slides else (1, g.kh * g.kw * g.c, co)
 
-    def add(blocks: list[Block], total: Array) -> None:
+    def add(blocks: list[PatchBlock], total: Array) -> None:
         for number, block in enumerate(batches(blocks, 1)):
             parts, rows = _filter_operands(x, dy, g, block)
             for part, sum_of_part in zip(parts, total, strict=True):
@@ -155,7 +155,7 @@ def _add_lines(lines: Array, matrices: Array, g: Windows, out: Array) -> None:
         out.reshape(ordered.shape)[...] = ordered
 
 
-def _filter_operands(x: Array, dy: Array, g: Windows, block: Block) -> tuple[list[Array], Array]:
+def _filter_operands(x: Array, dy: Array, g: Windows, block: PatchBlock) -> tuple[list[Array], Array]:
     """Return the transposed patches of the block and the rows of dy to multiply each of them with.
 
     The patches are one matrix per line of kernel positions where one copy serves all lines (`_slides`), else one
@@ -172,12 +172,12 @@ def _filter_operands(x: Array, dy: Array, g: Windows, block: Block) -> tuple[lis
     return [window_rows(x, g, block).T], rows
 
 
-def _plan(g: Windows, matrix: Array, block_bytes: int) -> list[Block]:
+def _plan(g: Windows, matrix: Array, block_bytes: int) -> list[PatchBlock]:
     inner, outputs = matrix.shape
     return plan(g, block_bytes // (inner * matrix.dtype.itemsize), _MIN_PRODUCT // (inner * outputs))
 
 
-def _read(image: Array, g: Windows, block: Block) -> Array:
+def _read(image: Array, g: Windows, block: PatchBlock) -> Array:
     """Return the view [samples, lines, ow, c] of the elements that the pointwise windows of the block read."""
     top, bottom = block.lines.start * g.sh, (block.lines.stop - 1) * g.sh + 1
     return image[block.samples, top : bottom : g.sh, : g.span_w : g.sw]
@@ -191,7 +191,7 @@ def _scatter_pixels(w: Array, dy: Array, g: Windows, out: Array) -> None:
     if not whole:
         image[...] = 0
 
-    def scatter(block: Block) -> None:
+    def scatter(block: PatchBlock) -> None:
         if whole:
             matmul_here(dy[block.rows], matrix, out[block.rows])
         else:
@@ -207,13 +207,13 @@ def _scatter_patches(w: Array, dy: Array, g: Windows, out: Array) -> None:
     """Multiply dy back into patches, block by block, and add them to the elements of `out` that they were read from."""
     matrix = np.ascontiguousarray(w).reshape(-1, w.shape[3])
 
-    def scatter(blocks: list[Block]) -> None:
+    def scatter(blocks: list[PatchBlock]) -> None:
         out[blocks[0].samples] = 0
         for block in batches(blocks, 1):
             _add_taps(_patches(matrix, dy[block.rows], g), g, block, out[block.samples])
 
     # Lines of one image add to the same elements, so all blocks of an image go to one thread.
-    by_samples: dict[int, list[Block]] = {}
+    by_samples: dict[int, list[PatchBlock]] = {}
     for block in _plan(g, matrix, _BLOCK_BYTES):
         by_samples.setdefault(block.samples.start, []).append(block)
     for_each(scatter, list(by_samples.values()))
@@ -230,7 +230,7 @@ def _patches(matrix: Array, rows: Array, g: Windows) -> Array:
     return patches.reshape(-1, g.kh, g.kw, g.c)
 
 
-def _add_taps(patches: Array, g: Windows, block: Block, out: Array) -> None:
+def _add_taps(patches: Array, g: Windows, block: PatchBlock, out: Array) -> None:
     lines = block.lines.stop - block.lines.start
     # One kernel position at a time: windows read different elements at the same position, so `+=` adds each product.
     taps = patches.reshape(-1, lines, g.ow, g.kh, g.kw, g.c)

@@ -12,7 +12,7 @@ import numpy as np
 from aioflow.concurrency.stopping import batches
 from aioflow.memory.values import Array
 from aioflow_numpy.compiled_depthwise import compiled_depthwise
-from aioflow_numpy.conv_patches import Block, padded_block, plan
+from aioflow_numpy.conv_patches import PatchBlock, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows, overlap, strided, transposed_windows
 from aioflow_numpy.products import einsum
@@ -44,7 +44,7 @@ def _by_numpy(x: Array, w: Array, g: Windows) -> Array:
     out = np.empty((g.n, g.oh, g.ow, g.c, multiplier), x.dtype)
     runs = _runs(w, g)
 
-    def convolve(block: Block) -> None:
+    def convolve(block: PatchBlock) -> None:
         taps = _taps(padded_block(x, g, block), g, block.lines.stop - block.lines.start)
         shape = (*taps.shape[:3], taps.shape[5])
         if multiplier == 1:
@@ -127,7 +127,7 @@ def _in_parts(g: Windows) -> list[slice]:
     return [slice(lines * k // count, lines * (k + 1) // count) for k in range(count)]
 
 
-def _plan(g: Windows, like: Array) -> list[Block]:
+def _plan(g: Windows, like: Array) -> list[PatchBlock]:
     pixel = g.c * like.dtype.itemsize
     return plan(g, max(1, _MAX_BLOCK_BYTES // pixel), max(1, _MIN_BLOCK_BYTES // pixel))
 

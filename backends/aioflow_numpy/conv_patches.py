@@ -20,7 +20,7 @@ from aioflow_numpy.conv_shapes import Windows, overlap, strided
 from aioflow_numpy.threads import thread_count
 
 
-class Block(NamedTuple):
+class PatchBlock(NamedTuple):
     """Whole images, or lines of windows of one image; `rows` is their range among all windows."""
 
     samples: slice
@@ -28,7 +28,7 @@ class Block(NamedTuple):
     rows: slice
 
 
-def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
+def plan(g: Windows, max_rows: int, min_rows: int) -> list[PatchBlock]:
     """Split the windows into blocks of at most `max_rows` rows.
 
     Blocks are smaller, but not below `min_rows`, where that gives work to each thread. A line of windows is never
@@ -48,12 +48,12 @@ def plan(g: Windows, max_rows: int, min_rows: int) -> list[Block]:
     ]
 
 
-def whole(g: Windows) -> Block:
+def whole(g: Windows) -> PatchBlock:
     """Return all windows as one block."""
-    return Block(slice(0, g.n), slice(0, g.oh), slice(0, g.rows))
+    return PatchBlock(slice(0, g.n), slice(0, g.oh), slice(0, g.rows))
 
 
-def window_rows(x: Array, g: Windows, block: Block) -> Array:
+def window_rows(x: Array, g: Windows, block: PatchBlock) -> Array:
     """Return the patches [windows, kh*kw*c] of the block, in scratch memory."""
     windows = block.rows.stop - block.rows.start
     patches = scratch("patches", (windows, g.kh * g.kw * g.c), x.dtype)
@@ -63,7 +63,7 @@ def window_rows(x: Array, g: Windows, block: Block) -> Array:
     return patches
 
 
-def _copy_windows(x: Array, g: Windows, block: Block, patches: Array) -> None:
+def _copy_windows(x: Array, g: Windows, block: PatchBlock, patches: Array) -> None:
     image = padded_block(x, g, block)
     samples, line, pixel, size = image.strides
     taken = strided(
@@ -74,7 +74,7 @@ def _copy_windows(x: Array, g: Windows, block: Block, patches: Array) -> None:
     np.copyto(patches.reshape(taken.shape), taken)
 
 
-def line_rows(x: Array, g: Windows, block: Block) -> Array:
+def line_rows(x: Array, g: Windows, block: PatchBlock) -> Array:
     """Return the lines of the block's windows, [lines, samples, ow, kw*c], in scratch memory.
 
     For windows at stride 1 along the height, line i of all windows is `[i*dh : i*dh + count]`. Lines come before
@@ -93,7 +93,7 @@ def line_rows(x: Array, g: Windows, block: Block) -> Array:
     return lines.reshape(height, len(image), g.ow, g.kw * g.c)
 
 
-def tap_rows(x: Array, g: Windows, block: Block) -> Array:
+def tap_rows(x: Array, g: Windows, block: PatchBlock) -> Array:
     """Return the transposed patches [kh*kw*c, windows] of the block, in scratch memory."""
     image = padded_block(x, g, block, planes=True)
     samples, line, pixel, plane = image.strides
@@ -107,7 +107,7 @@ def tap_rows(x: Array, g: Windows, block: Block) -> Array:
     return patches.reshape(g.kh * g.kw * g.c, -1)
 
 
-def padded_block(x: Array, g: Windows, block: Block, planes: bool = False) -> Array:
+def padded_block(x: Array, g: Windows, block: PatchBlock, planes: bool = False) -> Array:
     """Return the input of the block's windows with its padding, [samples, lines, span_w, c]. Do not write to it.
 
     In memory the channels of a pixel are adjacent, or, with `planes`, the pixels of a channel. The result is a view of
@@ -133,10 +133,10 @@ def padded_block(x: Array, g: Windows, block: Block, planes: bool = False) -> Ar
     return padded
 
 
-def _block(g: Windows, samples: slice, lines: slice) -> Block:
+def _block(g: Windows, samples: slice, lines: slice) -> PatchBlock:
     start = (samples.start * g.oh + lines.start) * g.ow
     stop = ((samples.stop - 1) * g.oh + lines.stop) * g.ow
-    return Block(samples, lines, slice(start, stop))
+    return PatchBlock(samples, lines, slice(start, stop))
 
 
 def _even(total: int, most: int) -> int:

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from aioflow.memory.values import Array
+from aioflow.ops.nn.geometry import Pair
 
-Pair = tuple[int, int]
-Padding = tuple[Pair, Pair]
+AxisPads = tuple[Pair, Pair]
 
 
 def output_size(size: int, kernel: int, stride: int, dilation: int, lo: int, hi: int) -> int:
@@ -86,7 +86,9 @@ class Windows:
         return replace(line, w=self.h, kw=self.kh, sw=self.sh, dw=self.dh, left=self.top, ow=self.oh)
 
 
-def windows(shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: Padding, dilations: Pair = (1, 1)) -> Windows:
+def windows(
+    shape: tuple[int, ...], kernel: Pair, strides: Pair, padding: AxisPads, dilations: Pair = (1, 1)
+) -> Windows:
     """Return the windows over an NHWC `shape`.
 
     Raises:

@@ -14,18 +14,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Shape
+from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy import conv_core, conv_depthwise
 from aioflow_numpy.conv_numbers import product_numbers
-from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow_numpy.conv_shapes import AxisPads, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.conv_shapes import output_size as output_size
-
-Shape = tuple[int, ...]
 
 _REMEMBERED = 256  # shapes of a network's layers: computing the windows takes as long as a small product
 
 
-def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str) -> Array:
+def conv2d(x: Array, w: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str) -> Array:
     """Return the convolution [n, oh, ow, co] of x [n, h, w, c] with w [kh, kw, c / groups, co], in x's dtype.
 
     The number of groups is x's channel count divided by w's; input group g makes output group g.
@@ -49,7 +48,7 @@ def conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair,
 
 
 def conv2d_backprop_input(
-    input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
+    input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str
 ) -> Array:
     """Return the gradient of `conv2d` with respect to its input of `input_shape`, from dy [n, oh, ow, co].
 
@@ -74,7 +73,7 @@ def conv2d_backprop_input(
 
 
 def conv2d_backprop_filter(
-    x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
+    x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str
 ) -> Array:
     """Return the gradient of `conv2d` with respect to its filter of `filter_shape`, from x and dy [n, oh, ow, co].
 
@@ -101,7 +100,7 @@ def conv2d_backprop_filter(
     return result
 
 
-def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str) -> Array:
+def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str) -> Array:
     """Convolve each channel of x [n, h, w, c] with its own m filters of w [kh, kw, c, m] into [n, oh, ow, c*m].
 
     Raises:
@@ -117,7 +116,7 @@ def depthwise_conv2d(x: Array, w: Array, strides: Pair, padding: Padding, dilati
 
 
 def depthwise_conv2d_backprop_input(
-    input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
+    input_shape: Shape, w: Array, dy: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str
 ) -> Array:
     """Return the gradient of `depthwise_conv2d` with respect to its input, from dy [n, oh, ow, c*m].
 
@@ -136,7 +135,7 @@ def depthwise_conv2d_backprop_input(
 
 
 def depthwise_conv2d_backprop_filter(
-    x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: Padding, dilations: Pair, data_format: str
+    x: Array, filter_shape: Shape, dy: Array, strides: Pair, padding: AxisPads, dilations: Pair, data_format: str
 ) -> Array:
     """Return the gradient of `depthwise_conv2d` with respect to its filter of `filter_shape`, from x and dy.
 
@@ -156,7 +155,7 @@ def depthwise_conv2d_backprop_filter(
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _dense_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Padding, dilations: Pair) -> Windows:
+def _dense_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: AxisPads, dilations: Pair) -> Windows:
     g = windows(shape, _kernel(filter_shape), strides, padding, dilations)
     per_group, outputs = filter_shape[2], filter_shape[3]
     if per_group == 0 and g.c == 0:
@@ -170,7 +169,7 @@ def _dense_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Pa
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _depthwise_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: Padding, dilations: Pair) -> Windows:
+def _depthwise_windows(shape: Shape, filter_shape: Shape, strides: Pair, padding: AxisPads, dilations: Pair) -> Windows:
     g = windows(shape, _kernel(filter_shape), strides, padding, dilations)
     if filter_shape[2] != g.c:
         raise ValueError(f"a depthwise filter has its input's {g.c} channels, got filter shape {tuple(filter_shape)}")

@@ -25,11 +25,11 @@ from aioflow.errors import OpError
 from aioflow.memory.values import Array
 from aioflow_numpy.account import Account
 from aioflow_numpy.addresses import address
-from aioflow_numpy.blas_products import Gemm, Parts, find_products, inner_parts, product_parts
+from aioflow_numpy.blas_products import Gemm, ProductParts, find_products, inner_parts, product_parts
 from aioflow_numpy.blas_threads import alone
-from aioflow_numpy.compiled.code import Function, programs
+from aioflow_numpy.compiled.code import MachineFunction, programs
 from aioflow_numpy.compiled.crew import AWAKE, BOARD, FIELDS, LOOP, MOST_PARTS, crew_program
-from aioflow_numpy.compiled.wanted import Wanted
+from aioflow_numpy.compiled.wanted import CodeRequest
 from aioflow_numpy.conv_scratch import aligned
 from aioflow_numpy.placing import let_roam, processor_number, wake_elsewhere
 
@@ -55,8 +55,8 @@ class _Code:
         products: The BLAS's function for each dtype.
     """
 
-    stay: Function
-    share: Function
+    stay: MachineFunction
+    share: MachineFunction
     products: Mapping[np.dtype[Any], Gemm]
 
 
@@ -70,7 +70,7 @@ class Crew:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._code: _Code | None = None
-        self._wanted = Wanted()
+        self._wanted = CodeRequest()
         self._begin()
         renew_in_child(self)
 
@@ -204,7 +204,7 @@ class Crew:
             self._wake(wake, count - 1 - awake)
         return False
 
-    def share(self, code: _Code, parts: Parts, *places: int) -> bool:
+    def share(self, code: _Code, parts: ProductParts, *places: int) -> bool:
         """Compute the parts together with awake helpers. Return False if the result is unusable.
 
         Args:
@@ -258,7 +258,7 @@ def _program() -> str | None:
 class Sums:
     """The parts of a product, each the sum over some of the inner elements."""
 
-    def __init__(self, crew: Crew, code: _Code, parts: Parts, arrays: tuple[Array, Array, Array]) -> None:
+    def __init__(self, crew: Crew, code: _Code, parts: ProductParts, arrays: tuple[Array, Array, Array]) -> None:
         self._crew, self._code, self._parts = crew, code, parts
         self._held, self._places = arrays, tuple(map(address, arrays))
 
@@ -276,7 +276,7 @@ class Sums:
         return _shared(self._code, self._parts.one(number), _NOBODY, *self._places)[-1] == 0
 
 
-def _shared(code: _Code, parts: Parts, boards: Array, *places: int) -> list[int]:
+def _shared(code: _Code, parts: ProductParts, boards: Array, *places: int) -> list[int]:
     """Compute parts in this thread and in the helpers of `boards`.
 
     Args:
@@ -295,12 +295,12 @@ def _shared(code: _Code, parts: Parts, boards: Array, *places: int) -> list[int]
 
 
 @lru_cache(maxsize=256)
-def _loop_parts(function: int, bounds: tuple[int, ...]) -> Parts:
+def _loop_parts(function: int, bounds: tuple[int, ...]) -> ProductParts:
     fields: list[int] = []
     for start, stop in pairwise(bounds):
         part = {"function": function, "kind": LOOP, "m": start, "n": stop}
         fields += (part.get(name, 0) for name in FIELDS)
-    return Parts.of(fields, len(bounds) - 1)
+    return ProductParts.of(fields, len(bounds) - 1)
 
 
 def _agrees(code: _Code) -> bool:
@@ -333,7 +333,7 @@ def _agrees(code: _Code) -> bool:
     return True
 
 
-def _gives(code: _Code, parts: Parts | None, a: Array, b: Array, found: Array, wanted: Array) -> bool:
+def _gives(code: _Code, parts: ProductParts | None, a: Array, b: Array, found: Array, wanted: Array) -> bool:
     """Return True if computing the parts of a product results in `wanted`."""
     if parts is None:
         return False

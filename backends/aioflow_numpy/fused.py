@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from aioflow.graph.shapes import num_elements
 from aioflow.kernels.fused import PRODUCTS, chain_of, epilogue_of, naming, product_binding
-from aioflow.kernels.registry import KERNELS, Binding, Body, binder
+from aioflow.kernels.registry import KERNELS, Binding, KernelBody, binder
 from aioflow.memory.values import Array
 from aioflow_numpy.fused_blocks import BlockChain
 
 
 @binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
-def elementwise_chain(binding: Binding) -> Body:
+def elementwise_chain(binding: Binding) -> KernelBody:
     """Bind a chain: run small arrays through the members one after another, as in a strand, and others in blocks."""
     blocks = BlockChain(chain_of(binding), binding.constants)
     chain = blocks.chain
@@ -41,7 +41,7 @@ def elementwise_chain(binding: Binding) -> Body:
 @binder("_FusedMatMul", device="CPU", fresh=True)
 @binder("_FusedConv2D", device="CPU", fresh=True)
 @binder("_FusedDepthwiseConv2dNative", device="CPU", fresh=True)
-def fused_product(binding: Binding) -> Body:
+def fused_product(binding: Binding) -> KernelBody:
     """Bind a product with an epilogue, which runs in the product's own buffer."""
     alone = product_binding(binding, PRODUCTS[binding.op_type])
     product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))

@@ -25,10 +25,10 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.fused import Chain
-from aioflow.memory.values import Array, NpDType
-from aioflow_numpy.at_once import AtOnce, Shapes
+from aioflow.memory.values import Array, NpDType, Shape
+from aioflow_numpy.at_once import AtOnce, ChainShapes
 from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
-from aioflow_numpy.compiled.pieces import Extent, Piece, pieces_of
+from aioflow_numpy.compiled.pieces import ChainPiece, OperandExtent, pieces_of
 from aioflow_numpy.compiled_blocks import CompiledBlock
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.threads import for_each, thread_count
@@ -45,8 +45,6 @@ _LINE: Final = 8192
 _SHORT: Final = 1024  # maximum elements of a row for joining rows
 _FEW: Final = 1 << 16  # maximum elements of an array for expanding scalars to arrays of its size
 _MANY: Final = 16  # minimum lines of an array for building a line of repeated rows
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ class BlockChain:
 
     def __init__(self, chain: Chain, constants: Sequence[Array | None] = ()) -> None:
         self.chain = chain
-        has_code = any(isinstance(each, Piece) for each in pieces_of(chain, ()))
+        has_code = any(isinstance(each, ChainPiece) for each in pieces_of(chain, ()))
         self.least = _PAYS_IN_CODE if has_code else _PAYS
         self._constants = dict(_lying_well(chain, constants))
         self._asked = [i for i in range(chain.inputs) if i not in self._constants]
@@ -235,7 +233,11 @@ class BlockChain:
             rows, tail = rows // repeat, (repeat * tail[0],)
         size = math.prod(tail) * self._itemsize
         step, shared_step = (_even(rows, max(1, most // size)) for most in (_BLOCK, _SHARED_BLOCK))
-        extents = ((i, Extent.ONE if math.prod(s) == 1 else Extent.ROW) for i, s in enumerate(known) if i not in cut)
+        extents = (
+            (i, OperandExtent.ONE if math.prod(s) == 1 else OperandExtent.ROW)
+            for i, s in enumerate(known)
+            if i not in cut
+        )
         by_line = tuple(lined(chain, early, known, cut))
         # The code is cached without the sizes, so arrays of other sizes share it.
         block = self._block(early, tuple(extents), by_line, _LINE, place)
@@ -245,12 +247,16 @@ class BlockChain:
         at_once = None
         if rows <= step and repeat == 1 and not early and (place is None or chain.dtypes[place].np_dtype == self.dtype):
             at_once = self._at_once(
-                Shapes(chain, self._constants, known[:count], shape, place), by_line, block, compiled
+                ChainShapes(chain, self._constants, known[:count], shape, place), by_line, block, compiled
             )
         return _Plan(shape, rows, tail, repeat, early, cut, dtypes, step, shared_step, block.plain, compiled, at_once)
 
     def _at_once(
-        self, shapes: Shapes, by_line: Sequence[tuple[int, int]], block: CompiledBlock, compiled: CompiledBlock | None
+        self,
+        shapes: ChainShapes,
+        by_line: Sequence[tuple[int, int]],
+        block: CompiledBlock,
+        compiled: CompiledBlock | None,
     ) -> AtOnce:
         is_whole, plain = math.prod(shapes.result) <= _FEW, block.plain
         if is_whole:
@@ -261,7 +267,7 @@ class BlockChain:
     def _compiled_block(
         self,
         early: tuple[int, ...],
-        extents: tuple[tuple[int, Extent], ...],
+        extents: tuple[tuple[int, OperandExtent], ...],
         by_line: tuple[tuple[int, int], ...],
         line: int,
         place: int | None,

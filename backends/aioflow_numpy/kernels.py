@@ -17,15 +17,14 @@ from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn import activations as nn
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
-from aioflow.kernels.registry import Binding, Body, binder
-from aioflow.memory.values import Array
+from aioflow.kernels.registry import Binding, KernelBody, binder
+from aioflow.memory.values import Array, Shape
+from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy import compiled_updates as _compiled_updates  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
-from aioflow_numpy.conv_shapes import Padding, Pair
-
-Shape = tuple[int, ...]
+from aioflow_numpy.conv_shapes import AxisPads
 
 
 def _arguments(binding: Binding) -> Callable[..., tuple[Any, ...]]:
@@ -162,7 +161,7 @@ def max_pool_grad_grad(binding: Binding) -> Callable[..., Array]:
     return body
 
 
-def _pick(x: Array, y: Array, grad: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+def _pick(x: Array, y: Array, grad: Array, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str) -> Array:
     rows, columns = (1, 2) if data_format == "NHWC" else (2, 3)
     widths = [(0, 0)] * 4
     widths[rows], widths[columns] = padding
@@ -193,7 +192,7 @@ _BLOCKS = {np.dtype(t): _ZEROS.astype(t) for t in (np.float32, np.float64)}
     takes_out=True,
     exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0",
 )
-def relu(binding: Binding) -> Body:
+def relu(binding: Binding) -> KernelBody:
     """Bind ReLU as a maximum with an array of zeros: NumPy 2.4 vectorizes that, but not a maximum with a scalar."""
     dtype = binding.output_dtypes[0].np_dtype
     zeros, zero = _BLOCKS[dtype], dtype.type(0)
@@ -220,7 +219,7 @@ _MANY, _FEW_CHANNELS, _LINE = 1 << 18, 64, 2048
 
 
 @binder("BiasAdd", device="CPU", dtypes={"T": "float32 float64"}, fresh=True, takes_out=True, exact_c="{0} + {1}")
-def bias_add(binding: Binding) -> Body:
+def bias_add(binding: Binding) -> KernelBody:
     """Bind BiasAdd; with few channels, repeat the bias along a line of many pixels to lengthen NumPy's inner loop."""
     plain = nn.bias_add(binding)
     count = num_elements(binding.input_dims[0])

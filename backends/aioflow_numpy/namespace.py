@@ -16,7 +16,7 @@ OTHERS: Final = (
 )
 
 
-class Namespace:
+class NumpyNamespace:
     """`numpy` as an object, whose names are instance attributes, so that a lookup costs as much as in a module."""
 
     def __init__(self) -> None:

@@ -14,14 +14,14 @@ from functools import lru_cache
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
-from aioflow.memory.values import Array, NpDType
-from aioflow_numpy.compiled_pools import Order, compiled_pool
+from aioflow.memory.values import Array, NpDType, Shape
+from aioflow.ops.nn.geometry import Pair
+from aioflow_numpy.compiled_pools import WindowOrder, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
-from aioflow_numpy.conv_shapes import Padding, Pair, Windows, overlap, shape_to_nhwc, windows
+from aioflow_numpy.conv_shapes import AxisPads, Windows, overlap, shape_to_nhwc, windows
 from aioflow_numpy.threads import for_each, thread_count
 
-Shape = tuple[int, ...]
 Tap = tuple[slice, slice]  # (windows with this kernel position inside the image, the elements that it reads)
 
 # Bytes of input per block. Threads hand over the interpreter's lock at each array operation; with blocks below the
@@ -29,7 +29,7 @@ Tap = tuple[slice, slice]  # (windows with this kernel position inside the image
 _MIN_BLOCK_BYTES, _MAX_BLOCK_BYTES = 512 << 10, 2 << 20
 
 
-def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+def max_pool(x: Array, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str) -> Array:
     """Return the maximum of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout.
 
     The maximum of a window with a NaN is NaN. `padding` is ((top, bottom), (left, right)); a window of padding alone
@@ -47,7 +47,7 @@ def max_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 
 
 def max_pool_grad(
-    x: Array, y: Array, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+    x: Array, y: Array, dy: Array, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str
 ) -> Array:
     """Return the gradient of `max_pool` with respect to x, from its result y and dy of y's shape.
 
@@ -72,7 +72,7 @@ def max_pool_grad(
     return Numbers(numbers.compute, dy.dtype).narrow(out).reshape(x.shape)
 
 
-def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str) -> Array:
+def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str) -> Array:
     """Return the mean of each window of x [n, h, w, c] or [n, c, h, w], in x's dtype and layout.
 
     Integers round towards zero. Padding is not counted: a window's sum is divided by the number of its elements inside
@@ -91,7 +91,7 @@ def avg_pool(x: Array, ksize: Pair, strides: Pair, padding: Padding, data_format
 
 
 def avg_pool_grad(
-    input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+    input_shape: Shape, dy: Array, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str
 ) -> Array:
     """Return the gradient of `avg_pool` with respect to its input of `input_shape`, from dy, in dy's dtype.
 
@@ -135,7 +135,7 @@ def _fold_by_numpy(ufunc: np.ufunc, images: Array, g: Windows, out: Array, ident
     for_each(fold, _blocks(g, images.dtype))
 
 
-def _order(g: Windows) -> Order:
+def _order(g: Windows) -> WindowOrder:
     """Return the order in which `_fold_axis` combines elements."""
     rows, columns = _taps(g)
     return _order_along(rows, g.oh), _order_along(columns, g.ow)
@@ -222,7 +222,7 @@ def _spread_axis(source: Array, taps: list[Tap], out: Array, apart: bool) -> Non
 
 
 def _pool_windows(
-    shape: Shape, ksize: Pair, strides: Pair, padding: Padding, data_format: str
+    shape: Shape, ksize: Pair, strides: Pair, padding: AxisPads, data_format: str
 ) -> tuple[Windows, Shape]:
     """Return the windows over NHWC images, and the pool's shape in `data_format`."""
     n, h, w, c = shape_to_nhwc(shape, data_format)

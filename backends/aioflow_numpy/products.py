@@ -29,7 +29,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.kernels.registry import Body
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Array, Value
 from aioflow_numpy.blas_products import Gemm
 from aioflow_numpy.blas_threads import alone
@@ -94,7 +94,7 @@ def einsum(*operands: Any, optimize: Any = False, **options: Any) -> Array:
     return made
 
 
-def in_one_thread(function: Body) -> Body:
+def in_one_thread(function: KernelBody) -> KernelBody:
     """Wrap a function so that the BLAS uses one thread, unless all operands are small."""
 
     def call(*args: Any, **options: object) -> Value:

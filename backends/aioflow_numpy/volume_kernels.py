@@ -11,12 +11,10 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, binder
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Shape
 from aioflow.ops.nn.geometry import Layout
 from aioflow_numpy import pooling, volumes
 from aioflow_numpy.volumes import Geometry
-
-Shape = tuple[int, ...]
 
 
 def _inside(layout: Layout, array: Array) -> Array:

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from aioflow.concurrency.stopping import batches
-from aioflow.memory.values import Array, NpDType
+from aioflow.memory.values import Array, NpDType, Shape
 from aioflow.ops.nn.geometry import Fit
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy.conv_numbers import float_numbers
-from aioflow_numpy.conv_shapes import Padding, overlap
-
-Shape = tuple[int, ...]
+from aioflow_numpy.conv_shapes import AxisPads, overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +27,12 @@ class Geometry(Fit):
     """The geometry of windows over a volume."""
 
     @property
-    def flat(self) -> tuple[Any, Padding, Any]:
+    def flat(self) -> tuple[Any, AxisPads, Any]:
         """Strides, padding and dilations of rows and columns."""
         return self.strides[-2:], (self.pads[-2], self.pads[-1]), self.dilations[-2:]
 
     @property
-    def flat_pool(self) -> tuple[Any, Any, Padding]:
+    def flat_pool(self) -> tuple[Any, Any, AxisPads]:
         """Window size, strides and padding of rows and columns."""
         return self.kernel[-2:], self.strides[-2:], (self.pads[-2], self.pads[-1])
 

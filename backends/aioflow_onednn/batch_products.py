@@ -13,9 +13,9 @@ import numpy as np
 
 from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
-from aioflow_onednn.codes import Argument, Query
+from aioflow_onednn.codes import ArgumentRole, Query
 from aioflow_onednn.library import library
-from aioflow_onednn.primitives import Layout, Primitive, address, described
+from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described
 
 _BLOCK: Final = 2**24  # minimum multiplications of a block
 _LONG: Final = 2**28  # approximate maximum; cancellation is checked after each block
@@ -55,10 +55,12 @@ def _prepared(x: tuple[int, int, int], y: tuple[int, int, int], transpose_x: boo
     layouts = _layout(x, transpose_x), _layout(y, transpose_y), _layout((*x[:2], y[2]), False)
     with described(dnnl, layouts) as (left, right, product):
         made = dnnl.made("matmul_primitive_desc_create", dnnl.engine, left, right, None, product, dnnl.attributes)
-    return Primitive(dnnl, made, {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST})
+    return Primitive(
+        dnnl, made, {ArgumentRole.SRC: Query.SRC, ArgumentRole.WEIGHTS: Query.WEIGHTS, ArgumentRole.DST: Query.DST}
+    )
 
 
-def _layout(dims: tuple[int, int, int], transposed: bool) -> Layout:
+def _layout(dims: tuple[int, int, int], transposed: bool) -> MemoryLayout:
     """Return the layout of matrices [batch, rows, columns] that are stored by rows, or by columns if `transposed`."""
     _, rows, columns = dims
-    return Layout(dims, (rows * columns, 1, rows) if transposed else (rows * columns, columns, 1))
+    return MemoryLayout(dims, (rows * columns, 1, rows) if transposed else (rows * columns, columns, 1))

@@ -55,7 +55,7 @@ class Algorithm(IntEnum):
     SOFTMAX_LOG = 0x30001
 
 
-class Argument(IntEnum):
+class ArgumentRole(IntEnum):
     """The role of a memory object among the arguments of a primitive."""
 
     SRC = 1

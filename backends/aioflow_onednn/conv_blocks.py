@@ -20,7 +20,7 @@ _CHANNELS: Final = 16  # oneDNN is fastest with multiples of this number of chan
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ConvBlock:
     """Some samples, lines and channels of the result.
 
     Attributes:
@@ -40,7 +40,7 @@ class Block:
     filters: Filters
 
 
-def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block]:
+def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[ConvBlock]:
     """Return the blocks, each of at least `least` multiplications."""
     count = _count(g, filters, threads, least)
     if g.n >= count:
@@ -55,13 +55,13 @@ def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[Block
     return [_of_lines(one, filters, sample, part) for sample in samples for part in _parts(g.oh, min(each, g.oh))]
 
 
-def by_samples(g: Windows, filters: Filters, threads: int, least: int, most: int | None = None) -> list[Block]:
+def by_samples(g: Windows, filters: Filters, threads: int, least: int, most: int | None = None) -> list[ConvBlock]:
     """Return at most `most` blocks of whole samples; otherwise like `blocks`."""
     count = _count(g, filters, threads, least)
     return _by_samples(g, filters, count if most is None else min(count, most))
 
 
-def _by_samples(g: Windows, filters: Filters, count: int) -> list[Block]:
+def _by_samples(g: Windows, filters: Filters, count: int) -> list[ConvBlock]:
     lines, parts = slice(0, g.oh), _parts(g.n, min(count, g.n))
     return [_of_lines(replace(g, n=part.stop - part.start), filters, part, lines) for part in parts]
 
@@ -78,23 +78,23 @@ def _parts(size: int, count: int, unit: int = 1) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(ends)]
 
 
-def _of_channels(g: Windows, filters: Filters, samples: slice, outputs: slice) -> Block:
+def _of_channels(g: Windows, filters: Filters, samples: slice, outputs: slice) -> ConvBlock:
     part = filters.part(outputs.stop - outputs.start)
-    return Block(samples, slice(0, g.oh), slice(0, g.h), outputs, g, part)
+    return ConvBlock(samples, slice(0, g.oh), slice(0, g.h), outputs, g, part)
 
 
-def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> Block:
+def _of_lines(g: Windows, filters: Filters, samples: slice, lines: slice) -> ConvBlock:
     """Return a block of lines; `g` has as many samples as the block."""
     outputs, oh = slice(0, filters.outputs), lines.stop - lines.start
     # Whole images keep the windows, and so share the primitive with other blocks of as many samples.
     if oh == g.oh:
-        return Block(samples, lines, slice(0, g.h), outputs, g, filters)
+        return ConvBlock(samples, lines, slice(0, g.h), outputs, g, filters)
     # In lines of the image: negative above it, where the block has its padding.
     first = lines.start * g.sh - g.top
     last = (lines.stop - 1) * g.sh + (g.kh - 1) * g.dh - g.top
     source = slice(max(0, first), min(g.h, last + 1))
     part = replace(g, h=source.stop - source.start, top=source.start - first, oh=oh)
-    return Block(samples, lines, source, outputs, part, filters)
+    return ConvBlock(samples, lines, source, outputs, part, filters)
 
 
 def after(g: Windows) -> tuple[int, int]:

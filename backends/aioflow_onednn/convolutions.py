@@ -18,11 +18,11 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn import conv_blocks
-from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
-from aioflow_onednn.conv_blocks import Block, after, by_samples
+from aioflow_onednn.codes import Algorithm, ArgumentRole, PropKind, Query
+from aioflow_onednn.conv_blocks import ConvBlock, after, by_samples
 from aioflow_onednn.filters import Filters, packings
-from aioflow_onednn.library import Activation, Library, library
-from aioflow_onednn.primitives import Layout, Packing, Primitive, address, described, dims_of, image_layout
+from aioflow_onednn.library import Library, PostOps, library
+from aioflow_onednn.primitives import MemoryLayout, Packing, Primitive, address, described, dims_of, image_layout
 
 _FAR_APART: Final = 2**12  # strides and dilations above which oneDNN may fail
 _KEPT: Final = 1024  # prepared convolutions
@@ -41,12 +41,12 @@ def fits(g: Windows) -> bool:
 class Prepared:
     """A primitive with the packing of its filter."""
 
-    def __init__(self, dnnl: Library, primitive: Primitive, plain: Layout, filter_: Argument) -> None:
+    def __init__(self, dnnl: Library, primitive: Primitive, plain: MemoryLayout, filter_: ArgumentRole) -> None:
         self.primitive, self.run = primitive, primitive.run
         self.packing = Packing(dnnl, plain, primitive, filter_)
 
 
-_Plan: TypeAlias = list[tuple[Block, Prepared]]
+_Plan: TypeAlias = list[tuple[ConvBlock, Prepared]]
 
 
 def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Array:
@@ -102,7 +102,7 @@ def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> _
     return [(each, _by_filter(each.windows, filters)) for each in by_samples(g, filters, threads, least, threads)]
 
 
-def _images(g: Windows, filters: Filters) -> tuple[Layout, Layout]:
+def _images(g: Windows, filters: Filters) -> tuple[MemoryLayout, MemoryLayout]:
     return image_layout(g.n, g.h, g.w, g.c), image_layout(g.n, g.oh, g.ow, filters.outputs)
 
 
@@ -117,11 +117,11 @@ def _forward_descriptor(
     g: Windows,
     filters: Filters,
     has_bias: bool = False,
-    activation: Activation | None = None,
+    activation: PostOps | None = None,
     threads: int = 1,
 ) -> int:
     image, result = _images(g, filters)
-    biases = [Layout((filters.outputs,), (1,))] if has_bias else []
+    biases = [MemoryLayout((filters.outputs,), (1,))] if has_bias else []
     layouts = (image, filters.free(g), result, *biases)
     with (
         described(dnnl, layouts) as (source, weights, target, *bias),
@@ -136,7 +136,7 @@ def _forward_descriptor(
 
 
 @lru_cache(maxsize=_KEPT)
-def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activation) -> bool:
+def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: PostOps) -> bool:
     """Return True if oneDNN uses the same implementation when it adds an array; others may be slow."""
     dnnl, g = library(), g.lying()
     found = [_forward_descriptor(dnnl, g, filters, has_bias, each) for each in (None, activation)]
@@ -149,22 +149,22 @@ def adds_as_well(g: Windows, filters: Filters, has_bias: bool, activation: Activ
 
 @lru_cache(maxsize=_KEPT)
 def forward(
-    g: Windows, filters: Filters, has_bias: bool = False, activation: Activation | None = None, threads: int = 1
+    g: Windows, filters: Filters, has_bias: bool = False, activation: PostOps | None = None, threads: int = 1
 ) -> Prepared:
     """Return the prepared convolution of (image, packed filter, result, bias, added array).
 
     It runs in `threads` threads of OpenMP, or in one thread where several would result in other bits.
     """
     dnnl, g = library(), g.lying()
-    arguments = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
+    arguments = {ArgumentRole.SRC: Query.SRC, ArgumentRole.WEIGHTS: Query.WEIGHTS, ArgumentRole.DST: Query.DST}
     if has_bias:
-        arguments[Argument.BIAS] = Query.BIAS
+        arguments[ArgumentRole.BIAS] = Query.BIAS
     if activation is not None and activation.adds:
-        arguments[Argument.ADDED] = Query.ADDED
+        arguments[ArgumentRole.ADDED] = Query.ADDED
     primitive = Primitive(
         dnnl, _forward_descriptor(dnnl, g, filters, has_bias, activation, threads), arguments, threads
     )
-    made = Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    made = Prepared(dnnl, primitive, filters.layout(g), ArgumentRole.WEIGHTS)
     # Most implementations add in the same order for any number of threads. Others are tried once.
     if threads == 1 or not primitive.may_vary:
         return made
@@ -172,12 +172,12 @@ def forward(
     return made if _agree(made, alone, g, filters, arguments) else alone
 
 
-def _agree(one: Prepared, other: Prepared, g: Windows, filters: Filters, arguments: Collection[Argument]) -> bool:
+def _agree(one: Prepared, other: Prepared, g: Windows, filters: Filters, arguments: Collection[ArgumentRole]) -> bool:
     """Return True if two convolutions result in the same bits, tried on one image and filter."""
     some = np.random.default_rng(0).standard_normal(_TRIED, np.float32)
     shape = (g.n, g.oh, g.ow, filters.outputs)
     image, kernel = np.resize(some, (g.n, g.h, g.w, g.c)), np.resize(some, (g.kh, g.kw, filters.inputs, shape[3]))
-    others = [np.resize(some, shape) for argument in arguments if argument in (Argument.BIAS, Argument.ADDED)]
+    others = [np.resize(some, shape) for argument in arguments if argument in (ArgumentRole.BIAS, ArgumentRole.ADDED)]
     made: list[Array] = []
     for each in (one, other):
         made.append(np.empty(shape, np.float32))
@@ -191,12 +191,12 @@ def _by_input(g: Windows, filters: Filters) -> Prepared:
     dnnl, g = library(), g.lying()
     image, result = _images(g, filters)
     arguments = {
-        Argument.DIFF_SRC: Query.DIFF_SRC,
-        Argument.WEIGHTS: Query.WEIGHTS,
-        Argument.DIFF_DST: Query.DIFF_DST,
+        ArgumentRole.DIFF_SRC: Query.DIFF_SRC,
+        ArgumentRole.WEIGHTS: Query.WEIGHTS,
+        ArgumentRole.DIFF_DST: Query.DIFF_DST,
     }
     primitive = _backward(dnnl, "data", g, filters, (image, filters.free(g), result), (), arguments)
-    return Prepared(dnnl, primitive, filters.layout(g), Argument.WEIGHTS)
+    return Prepared(dnnl, primitive, filters.layout(g), ArgumentRole.WEIGHTS)
 
 
 @lru_cache(maxsize=_KEPT)
@@ -204,12 +204,12 @@ def _by_filter(g: Windows, filters: Filters) -> Prepared:
     dnnl, g = library(), g.lying()
     image, result = _images(g, filters)
     arguments = {
-        Argument.SRC: Query.SRC,
-        Argument.DIFF_WEIGHTS: Query.DIFF_WEIGHTS,
-        Argument.DIFF_DST: Query.DIFF_DST,
+        ArgumentRole.SRC: Query.SRC,
+        ArgumentRole.DIFF_WEIGHTS: Query.DIFF_WEIGHTS,
+        ArgumentRole.DIFF_DST: Query.DIFF_DST,
     }
     primitive = _backward(dnnl, "weights", g, filters, (image, filters.free(g)), (result,), arguments)
-    return Prepared(dnnl, primitive, filters.layout(g), Argument.DIFF_WEIGHTS)
+    return Prepared(dnnl, primitive, filters.layout(g), ArgumentRole.DIFF_WEIGHTS)
 
 
 def _backward(
@@ -217,9 +217,9 @@ def _backward(
     of: str,
     g: Windows,
     filters: Filters,
-    before: tuple[Layout, ...],
-    behind: tuple[Layout, ...],
-    arguments: dict[Argument, Query],
+    before: tuple[MemoryLayout, ...],
+    behind: tuple[MemoryLayout, ...],
+    arguments: dict[ArgumentRole, Query],
 ) -> Primitive:
     """Return a gradient's primitive.
 

@@ -18,16 +18,16 @@ from aioflow_numpy.fused_blocks import BlockChain
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.filters import PackedFilter
 from aioflow_onednn.forward import Activated
-from aioflow_onednn.library import Activation
+from aioflow_onednn.library import PostOps
 from aioflow_onednn.primitives import Finish
 
 _BIAS: Final = "BiasAdd"
 # Activations that oneDNN applies before it writes a result; bits are the same except for NaN (`forward.Activated`).
 _ACTIVATIONS: Final = {
-    "Relu": Activation(Algorithm.ELTWISE_RELU),
-    "Relu6": Activation(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
+    "Relu": PostOps(Algorithm.ELTWISE_RELU),
+    "Relu6": PostOps(Algorithm.ELTWISE_CLIP, 0.0, 6.0),
 }
-_SWISH: Final = Activation(Algorithm.ELTWISE_SWISH, 1.0)  # results in NaN wherever NumPy's does
+_SWISH: Final = PostOps(Algorithm.ELTWISE_SWISH, 1.0)  # results in NaN wherever NumPy's does
 _SUMS: Final = frozenset({"Add", "AddV2"})
 _MOST: Final = 2  # maximum arguments: bias and residual
 
@@ -98,7 +98,7 @@ def activated_of(rest: Binding, kernel: PackedFilter | None, biases: Sequence[Ar
             return None
         ops = ops[1:]
         if not ops:
-            return Activated(Activation(None, adds=True))
+            return Activated(PostOps(None, adds=True))
     activation = _ACTIVATIONS.get(ops[0]) if len(ops) == 1 else None
     if activation is None or kernel is None or any(bias is None for bias in biases):
         return None

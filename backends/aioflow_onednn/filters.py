@@ -18,7 +18,7 @@ import numpy as np
 from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
-from aioflow_onednn.primitives import Layout, Packing, Placed, plain
+from aioflow_onednn.primitives import MemoryLayout, Packing, Placed, plain
 
 _USERS: Final = 64  # maximum cached copies of a filter; most primitives choose the same layout
 _BYTE: Final = np.dtype(np.uint8)
@@ -44,21 +44,21 @@ class Filters:
         """Return a part of the filters of one group, without moving it in memory."""
         return Filters(self.groups, self.inputs, outputs, self.stored or self.outputs)
 
-    def layout(self, g: Windows) -> Layout:
+    def layout(self, g: Windows) -> MemoryLayout:
         """Return the layout of the filters in memory."""
         last = self.stored or self.outputs
         if self.groups == 1:
-            return Layout(
+            return MemoryLayout(
                 (self.outputs, self.inputs, g.kh, g.kw), (1, last, g.kw * self.inputs * last, self.inputs * last)
             )
         # The filter [kh, kw, c / groups, co] has the outputs of all groups side by side in its last axis.
         each, line = last // self.groups, self.inputs * last
         dims = (self.groups, each, self.inputs, g.kh, g.kw)
-        return Layout(dims, (each, 1, last, g.kw * line, line))
+        return MemoryLayout(dims, (each, 1, last, g.kw * line, line))
 
-    def free(self, g: Windows) -> Layout:
+    def free(self, g: Windows) -> MemoryLayout:
         """Return a layout that leaves the order in memory to the primitive."""
-        return Layout(self.layout(g).dims)
+        return MemoryLayout(self.layout(g).dims)
 
     def size(self, g: Windows) -> int:
         """Return the number of weights, all of which are multiplied with each window."""

@@ -18,10 +18,10 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn import conv_blocks, convolutions
-from aioflow_onednn.conv_blocks import Block, blocks
+from aioflow_onednn.conv_blocks import ConvBlock, blocks
 from aioflow_onednn.convolutions import Prepared, adds_as_well
 from aioflow_onednn.filters import Filters, PackedFilter, packing, packings
-from aioflow_onednn.library import Activation, library
+from aioflow_onednn.library import PostOps, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Finish, Placed, address
 from aioflow_onednn.team import TEAM
@@ -71,7 +71,7 @@ class Activated:
         bias: Bias of the convolution, if it has one.
     """
 
-    def __init__(self, activation: Activation, kernel: PackedFilter | None = None, bias: Array | None = None) -> None:
+    def __init__(self, activation: PostOps, kernel: PackedFilter | None = None, bias: Array | None = None) -> None:
         self.activation, self._kernel, self._bias = activation, kernel, bias
         self._bound: float | None = None  # computed by the first step, in its thread
 
@@ -179,7 +179,7 @@ class _Way(Protocol):
         """Compute the result and apply the epilogue."""
 
 
-def _way(g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> _Way:
+def _way(g: Windows, filters: Filters, has_bias: bool, activation: PostOps | None) -> _Way:
     def prepared(threads: int) -> Prepared:
         return convolutions.forward(g, filters, has_bias, activation, threads)
 
@@ -243,7 +243,7 @@ class _ByTeam:
 class _InBlocks:
     """A convolution in blocks, shared by aioflow's own threads."""
 
-    def __init__(self, g: Windows, filters: Filters, has_bias: bool, activation: Activation | None) -> None:
+    def __init__(self, g: Windows, filters: Filters, has_bias: bool, activation: PostOps | None) -> None:
         self._of, self._outputs = (g, filters, has_bias, activation), filters.outputs
         self._adds = activation is not None and activation.adds
 
@@ -263,7 +263,7 @@ class _InBlocks:
 
         for_each(convolve, range(len(plan)))
 
-    def _part(self, job: _Job, block: Block) -> tuple[_Job, Array]:
+    def _part(self, job: _Job, block: ConvBlock) -> tuple[_Job, Array]:
         """Return the arrays of a block, and the final target of its part of the result."""
         image, target = job.x[block.samples, block.source], job.out[block.samples, block.lines]
         bias = None if job.bias is None else Placed(job.bias.array[block.outputs])
@@ -278,7 +278,7 @@ class _InBlocks:
 
 @lru_cache(maxsize=_KEPT)
 def _plan(
-    g: Windows, filters: Filters, has_bias: bool, activation: Activation | None, threads: int, least: int
-) -> list[tuple[Block, Prepared]]:
+    g: Windows, filters: Filters, has_bias: bool, activation: PostOps | None, threads: int, least: int
+) -> list[tuple[ConvBlock, Prepared]]:
     parts = blocks(g, filters, threads, least)
     return [(each, convolutions.forward(each.windows, each.filters, has_bias, activation)) for each in parts]

@@ -14,14 +14,14 @@ import numpy as np
 from aioflow.graph.dtypes import bfloat16
 from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
-from aioflow_onednn.codes import Argument, DataType, Query
+from aioflow_onednn.codes import ArgumentRole, DataType, Query
 from aioflow_onednn.library import library
-from aioflow_onednn.primitives import Layout, Primitive, address, described, plain
+from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described, plain
 
 WORTHWHILE: Final = 2**19  # multiplications
 _BLOCK: Final = 2**25  # minimum multiplications of a block
 _KEPT: Final = 1024  # prepared products
-_ARGUMENTS: Final = {Argument.SRC: Query.SRC, Argument.WEIGHTS: Query.WEIGHTS, Argument.DST: Query.DST}
+_ARGUMENTS: Final = {ArgumentRole.SRC: Query.SRC, ArgumentRole.WEIGHTS: Query.WEIGHTS, ArgumentRole.DST: Query.DST}
 
 
 def are_quicker() -> bool:
@@ -54,7 +54,7 @@ def _multiply(a: Array, b: Array, out: Array) -> None:
 
 
 @lru_cache(maxsize=_KEPT)
-def _prepared(a: Layout, b: Layout, out: Layout) -> Primitive:
+def _prepared(a: MemoryLayout, b: MemoryLayout, out: MemoryLayout) -> Primitive:
     dnnl = library()
     with described(dnnl, (a, b, out)) as (left, right, product):
         made = dnnl.made("matmul_primitive_desc_create", dnnl.engine, left, right, None, product, dnnl.attributes)
@@ -66,9 +66,9 @@ def _regular(matrix: Array) -> Array:
     return matrix if matrix.flags.f_contiguous and matrix.flags.aligned else plain(matrix)
 
 
-def _layout(matrix: Array) -> Layout:
+def _layout(matrix: Array) -> MemoryLayout:
     """Return the layout of a regular matrix, or of a range of its rows or columns."""
     size, (rows, columns), (down, across) = matrix.itemsize, matrix.shape, matrix.strides
     if matrix.flags.c_contiguous:  # the stride of a single row or column is arbitrary
-        return Layout((rows, columns), (columns, 1), DataType.BF16)
-    return Layout((rows, columns), (down // size, across // size), DataType.BF16)
+        return MemoryLayout((rows, columns), (columns, 1), DataType.BF16)
+    return MemoryLayout((rows, columns), (down // size, across // size), DataType.BF16)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from aioflow.kernels.convert import as_ints
 from aioflow.kernels.fused import PRODUCTS, naming, product_binding
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Convolution
-from aioflow.kernels.registry import Binding, Body
-from aioflow.memory.values import Array, Value
-from aioflow_numpy.conv_shapes import Padding, Pair, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
+from aioflow.kernels.registry import Binding, KernelBody
+from aioflow.memory.values import Array, Shape, Value
+from aioflow.ops.nn.geometry import Pair
+from aioflow_numpy.conv_shapes import AxisPads, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
 from aioflow_onednn import convolutions, half_products, products
 from aioflow_onednn.choices import CHOICES
@@ -35,7 +36,6 @@ from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster as _faster
 from aioflow_onednn.sequences import join
 
-Shape: TypeAlias = tuple[int, ...]
 T = TypeVar("T")
 
 _WORTHWHILE: Final = 2**14  # minimum multiplications of a convolution
@@ -43,22 +43,22 @@ _REMEMBERED: Final = 16  # shapes for each node
 
 
 @_faster("MatMul")
-def matmul(binding: Binding, plain: Body) -> Body:
+def matmul(binding: Binding, plain: KernelBody) -> KernelBody:
     if not products.are_quicker():
         return plain
     return _product(binding, plain, products.matmul, products.COLUMNS, products.WORTHWHILE)
 
 
 @_faster("MatMul", dtype="bfloat16")
-def matmul_of_halves(binding: Binding, plain: Body) -> Body:
+def matmul_of_halves(binding: Binding, plain: KernelBody) -> KernelBody:
     if not half_products.are_quicker():
         return plain
     return _product(binding, plain, half_products.matmul, 1, half_products.WORTHWHILE)
 
 
 def _product(
-    binding: Binding, plain: Body, multiply: Callable[[Array, Array], Array], fewest: int, worthwhile: int
-) -> Body:
+    binding: Binding, plain: KernelBody, multiply: Callable[[Array, Array], Array], fewest: int, worthwhile: int
+) -> KernelBody:
     """Bind a product of two matrices.
 
     The kernel below computes products with fewer than `fewest` columns or `worthwhile` multiplications. It also raises
@@ -84,8 +84,8 @@ def _product(
 
 
 def _known(
-    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int
-) -> tuple[Pair, Padding, Pair]:
+    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: AxisPads, count: int
+) -> tuple[Pair, AxisPads, Pair]:
     return strides, pads, dilations
 
 
@@ -193,7 +193,7 @@ class _Windows(Generic[T]):
 
 @_faster("Conv2D")
 @_faster("DepthwiseConv2dNative")
-def conv(binding: Binding, plain: Body) -> Body:
+def conv(binding: Binding, plain: KernelBody) -> KernelBody:
     known = _Windows(binding, Forward)
     constant = None if binding.constants[1] is None else PackedFilter(binding.constants[1])  # packed by the first step
 
@@ -210,7 +210,7 @@ def conv(binding: Binding, plain: Body) -> Body:
 
 @_faster("_FusedConv2D")
 @_faster("_FusedDepthwiseConv2dNative")
-def fused_conv(binding: Binding, plain: Body) -> Body:
+def fused_conv(binding: Binding, plain: KernelBody) -> KernelBody:
     """Bind a convolution with an epilogue."""
     rest = without_bias(binding)
     # A residual is read in the layout of the result, which is NHWC here.
@@ -253,7 +253,7 @@ def fused_conv(binding: Binding, plain: Body) -> Body:
 
 @_faster("Conv2DBackpropInput", host={"input_sizes": as_ints})
 @_faster("DepthwiseConv2dNativeBackpropInput", host={"input_sizes": as_ints})
-def conv_by_input(binding: Binding, plain: Body) -> Body:
+def conv_by_input(binding: Binding, plain: KernelBody) -> KernelBody:
     known = _Windows(binding, _geometry)
 
     def body(input_sizes: Shape, kernel: Array, out_backprop: Array) -> Array:
@@ -272,7 +272,7 @@ def conv_by_input(binding: Binding, plain: Body) -> Body:
 
 @_faster("Conv2DBackpropFilter", host={"filter_sizes": as_ints})
 @_faster("DepthwiseConv2dNativeBackpropFilter", host={"filter_sizes": as_ints})
-def conv_by_filter(binding: Binding, plain: Body) -> Body:
+def conv_by_filter(binding: Binding, plain: KernelBody) -> KernelBody:
     known = _Windows(binding, _geometry)
 
     def body(image: Array, filter_sizes: Shape, out_backprop: Array) -> Array:

@@ -6,16 +6,17 @@ Each falls back on the kernel below it, like those of `kernels`.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.joinable import Joinable
 from aioflow.kernels.nn.windows import Pool
-from aioflow.kernels.registry import Binding, Body
-from aioflow.memory.values import Array, Value
-from aioflow_numpy.conv_shapes import Padding, Pair, windows
+from aioflow.kernels.registry import Binding, KernelBody
+from aioflow.memory.values import Array, Shape, Value
+from aioflow.ops.nn.geometry import Pair
+from aioflow_numpy.conv_shapes import AxisPads, windows
 from aioflow_onednn import batch_products, normalization, pooling
 from aioflow_onednn import softmax as softmaxes
 from aioflow_onednn.codes import Algorithm
@@ -24,14 +25,12 @@ from aioflow_onednn.primitives import plain as in_one_piece
 from aioflow_onednn.registration import faster
 from aioflow_onednn.sequences import join
 
-Shape: TypeAlias = tuple[int, ...]
-
 _REMEMBERED: Final = 16  # shapes for each node
 
 
 def _known(
-    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: Padding, count: int
-) -> tuple[Pair, Pair, Padding]:
+    size: Pair, kernel: Pair, strides: Pair, dilations: Pair, pads: AxisPads, count: int
+) -> tuple[Pair, Pair, AxisPads]:
     return kernel, strides, pads
 
 
@@ -43,7 +42,7 @@ class _Pools:
         self._is_last = binding.attrs["data_format"] == "NHWC"  # with channels first, oneDNN is slower than NumPy
         self.of = lru_cache(maxsize=_REMEMBERED)(self._of)
 
-    def _of(self, image: Shape) -> tuple[pooling.Pool, Shape] | None:
+    def _of(self, image: Shape) -> tuple[pooling.PoolSpec, Shape] | None:
         """Return the pool and the shape of its result; None where the kernel below is faster.
 
         Raises:
@@ -53,12 +52,12 @@ class _Pools:
         if not self._is_last:
             return None
         g = windows(image, kernel, strides, pads)
-        return (pooling.Pool(self._algorithm, g), made) if pooling.fits(g) else None
+        return (pooling.PoolSpec(self._algorithm, g), made) if pooling.fits(g) else None
 
 
 @faster("MaxPool")
 @faster("AvgPool")
-def pool(binding: Binding, plain: Body) -> Body:
+def pool(binding: Binding, plain: KernelBody) -> KernelBody:
     is_max = binding.op_type == "MaxPool"
     known = _Pools(binding, Algorithm.POOLING_MAX if is_max else Algorithm.POOLING_AVG_EXCLUDE_PADDING)
 
@@ -71,13 +70,13 @@ def pool(binding: Binding, plain: Body) -> Body:
 
 
 @faster("ConcatV2", host={"axis": as_int})
-def concat(binding: Binding, plain: Body) -> Body:
+def concat(binding: Binding, plain: KernelBody) -> KernelBody:
     """Bind NumPy's concatenation, which may be a part of a plan."""
     return Joinable(plain, ConcatPart(), join)
 
 
 @faster("MaxPoolGrad")
-def max_pool_grad(binding: Binding, plain: Body) -> Body:
+def max_pool_grad(binding: Binding, plain: KernelBody) -> KernelBody:
     """Bind the gradient of a max pool, which like TensorFlow's does not read the result of the pool."""
     known = _Pools(binding, Algorithm.POOLING_MAX)
 
@@ -91,7 +90,7 @@ def max_pool_grad(binding: Binding, plain: Body) -> Body:
 
 
 @faster("AvgPoolGrad", host={"orig_input_shape": as_ints})
-def avg_pool_grad(binding: Binding, plain: Body) -> Body:
+def avg_pool_grad(binding: Binding, plain: KernelBody) -> KernelBody:
     known = _Pools(binding, Algorithm.POOLING_AVG_EXCLUDE_PADDING)
 
     def body(orig_input_shape: Shape, grad: Array) -> Value:
@@ -105,7 +104,7 @@ def avg_pool_grad(binding: Binding, plain: Body) -> Body:
 
 @faster("Softmax")
 @faster("LogSoftmax")
-def softmax(binding: Binding, plain: Body) -> Body:
+def softmax(binding: Binding, plain: KernelBody) -> KernelBody:
     algorithm = Algorithm.SOFTMAX_ACCURATE if binding.op_type == "Softmax" else Algorithm.SOFTMAX_LOG
 
     def body(logits: Array) -> Value:
@@ -119,7 +118,7 @@ def softmax(binding: Binding, plain: Body) -> Body:
 
 @faster("BatchMatMul")
 @faster("BatchMatMulV2")
-def batch_matmul(binding: Binding, plain: Body) -> Body:
+def batch_matmul(binding: Binding, plain: KernelBody) -> KernelBody:
     adj_x, adj_y = bool(binding.attrs["adj_x"]), bool(binding.attrs["adj_y"])
 
     def body(x: Array, y: Array) -> Value:
@@ -154,7 +153,7 @@ def _flat(x: Array) -> Array:
 @faster("FusedBatchNorm")
 @faster("FusedBatchNormV2")
 @faster("FusedBatchNormV3")
-def batch_norm(binding: Binding, plain: Body) -> Body:
+def batch_norm(binding: Binding, plain: KernelBody) -> KernelBody:
     norms, factor = _Norms(binding), np.float32(binding.attrs["exponential_avg_factor"])
     more = (np.zeros((), np.float32),) if len(binding.output_dtypes) == 6 else ()
 
@@ -190,7 +189,7 @@ def batch_norm(binding: Binding, plain: Body) -> Body:
 @faster("FusedBatchNormGrad")
 @faster("FusedBatchNormGradV2")
 @faster("FusedBatchNormGradV3")
-def batch_norm_grad(binding: Binding, plain: Body) -> Body:
+def batch_norm_grad(binding: Binding, plain: KernelBody) -> KernelBody:
     norms = _Norms(binding)
 
     def body(y_backprop: Array, x: Array, scale: Array, mean: Array, variance: Array, *unused: Array) -> Value:

@@ -34,8 +34,8 @@ _IMPLEMENTATION: Final = 8  # dnnl_query_impl_info_str
 _SOFT: Final = 1  # omp_pause_soft: threads end, settings stay
 _MANY: Final = 12  # DNNL_MAX_NDIMS
 
-Dims = c_int64 * _MANY
-Step: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and its arguments
+DimsArray = c_int64 * _MANY
+BoundCall: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]  # a function and its arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _VersionRecord(ctypes.Structure):
     )
 
 
-class Argument(ctypes.Structure):
+class ExecArgument(ctypes.Structure):
     """The C struct dnnl_exec_arg_t: a memory object and its role as an argument of the primitive."""
 
     _fields_ = (("code", c_int), ("memory", c_void_p))
@@ -93,7 +93,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "post_ops_append_binary": (c_void_p, c_int, c_void_p),
     "post_ops_destroy": (c_void_p,),
     "primitive_create": (_HANDLE, c_void_p),
-    "primitive_execute": (c_void_p, c_void_p, c_int, POINTER(Argument)),
+    "primitive_execute": (c_void_p, c_void_p, c_int, POINTER(ExecArgument)),
     "primitive_destroy": (c_void_p,),
     "primitive_desc_destroy": (c_void_p,),
     "primitive_desc_query": (c_void_p, c_int, c_int, c_void_p),
@@ -161,7 +161,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 _SHORT: Final = frozenset({"memory_set_data_handle"})
 
 
-class Activation(NamedTuple):
+class PostOps(NamedTuple):
     """Operations that a primitive applies to each number of its result.
 
     Attributes:
@@ -228,7 +228,7 @@ class Library:
         return handle.value or 0
 
     @contextmanager
-    def attributes_with(self, activation: Activation | None, result: int) -> Iterator[int]:
+    def attributes_with(self, activation: PostOps | None, result: int) -> Iterator[int]:
         """Provide the attributes of a primitive that ends with an activation, for the duration of the block.
 
         An added array has the same memory layout as the result.
@@ -291,7 +291,7 @@ class Library:
         Args:
             primitive: Handle of the primitive.
             count: Number of arguments.
-            arguments: The arguments, an array of `Argument`.
+            arguments: The arguments, an array of `ExecArgument`.
             threads: Number of threads of OpenMP.
 
         Raises:
@@ -309,19 +309,19 @@ class Library:
         if status:
             self.fail("primitive_execute", status)
 
-    def step(self, primitive: int, stream: int, count: int, arguments: Any) -> Step:
+    def step(self, primitive: int, stream: int, count: int, arguments: Any) -> BoundCall:
         """Return the step that runs a primitive, for `execute_all`.
 
         A `step_to` with the primitive's number of threads must precede it.
         """
         return self._execute, (primitive, stream, count, arguments)
 
-    def step_to(self, threads: int) -> Step:
+    def step_to(self, threads: int) -> BoundCall:
         """Return the step that sets the number of threads for the primitives after it."""
         # This function returns None, after which `execute_all` goes on.
         return self._set_threads, (threads,)
 
-    def execute_all(self, steps: Iterable[Step]) -> bool:
+    def execute_all(self, steps: Iterable[BoundCall]) -> bool:
         """Run steps until one returns anything other than 0 or None, such as a status of the library.
 
         Afterwards this thread has its previous number of OpenMP threads again.

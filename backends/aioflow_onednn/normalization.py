@@ -15,9 +15,9 @@ import numpy as np
 from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.threads import for_each, thread_count
-from aioflow_onednn.codes import Argument, Normalization, PropKind, Query
+from aioflow_onednn.codes import ArgumentRole, Normalization, PropKind, Query
 from aioflow_onednn.library import Library, library
-from aioflow_onednn.primitives import Layout, Primitive, address, described
+from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described
 
 WORTHWHILE: Final = 2**16  # numbers of an image: below, NumPy is as fast
 _BLOCK: Final = 2**18  # minimum numbers of a block
@@ -27,18 +27,18 @@ _KEPT: Final = 1024  # prepared normalizations
 _FLOAT: Final = np.dtype(np.float32)
 _AFFINE: Final = Normalization.SCALE | Normalization.SHIFT
 _GIVEN: Final = {
-    Argument.MEAN: Query.MEAN,
-    Argument.VARIANCE: Query.VARIANCE,
-    Argument.SCALE: Query.SCALE,
+    ArgumentRole.MEAN: Query.MEAN,
+    ArgumentRole.VARIANCE: Query.VARIANCE,
+    ArgumentRole.SCALE: Query.SCALE,
 }
-_FORWARD: Final = {Argument.SRC: Query.SRC, Argument.DST: Query.DST, **_GIVEN, Argument.SHIFT: Query.SHIFT}
+_FORWARD: Final = {ArgumentRole.SRC: Query.SRC, ArgumentRole.DST: Query.DST, **_GIVEN, ArgumentRole.SHIFT: Query.SHIFT}
 _BACKWARD: Final = {
-    Argument.SRC: Query.SRC,
-    Argument.DIFF_DST: Query.DIFF_DST,
-    Argument.DIFF_SRC: Query.DIFF_SRC,
+    ArgumentRole.SRC: Query.SRC,
+    ArgumentRole.DIFF_DST: Query.DIFF_DST,
+    ArgumentRole.DIFF_SRC: Query.DIFF_SRC,
     **_GIVEN,
-    Argument.DIFF_SCALE: Query.DIFF_SCALE,
-    Argument.DIFF_SHIFT: Query.DIFF_SHIFT,
+    ArgumentRole.DIFF_SCALE: Query.DIFF_SCALE,
+    ArgumentRole.DIFF_SHIFT: Query.DIFF_SHIFT,
 }
 
 
@@ -152,7 +152,7 @@ def _forward(rows: int, channels: int, epsilon: float, is_training: bool) -> Pri
 
 
 def _descriptor(dnnl: Library, kind: PropKind, rows: int, channels: int, epsilon: float, is_training: bool) -> int:
-    layout = Layout((rows, channels), (channels, 1))
+    layout = MemoryLayout((rows, channels), (channels, 1))
     with described(dnnl, (layout, layout)) as (source, target):
         return dnnl.made(
             *("batch_normalization_forward_primitive_desc_create", dnnl.engine, kind, source, target),
@@ -162,7 +162,7 @@ def _descriptor(dnnl: Library, kind: PropKind, rows: int, channels: int, epsilon
 
 @lru_cache(maxsize=_KEPT)
 def _backward(rows: int, channels: int, epsilon: float, is_training: bool) -> Primitive:
-    dnnl, layout = library(), Layout((rows, channels), (channels, 1))
+    dnnl, layout = library(), MemoryLayout((rows, channels), (channels, 1))
     hint = _descriptor(dnnl, PropKind.FORWARD_TRAINING, rows, channels, epsilon, is_training)
     try:
         with described(dnnl, (layout, layout, layout)) as layouts:

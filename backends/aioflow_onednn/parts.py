@@ -8,28 +8,26 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from aioflow.kernels.joinable import Constant, Item, given
-from aioflow.memory.values import Array
+from aioflow.kernels.joinable import ConstantArgument, MemberArgument, given
+from aioflow.memory.values import Array, Shape
 from aioflow_onednn import convolutions, pooling
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.convolutions import Prepared
 from aioflow_onednn.filters import PackedFilter, packing
 from aioflow_onednn.forward import SAMPLES, Forward, Who, who
-from aioflow_onednn.library import Activation, Step
+from aioflow_onednn.library import BoundCall, PostOps
 from aioflow_onednn.magnitudes import FAR
-from aioflow_onednn.plans import Call, Compute, Drawing, Operand
-from aioflow_onednn.pooling import Pool
+from aioflow_onednn.plans import CallStep, Compute, Drawing, PlanOperand
+from aioflow_onednn.pooling import PoolSpec
 from aioflow_onednn.primitives import Primitive, address, plain
-
-Shape = tuple[int, ...]
 
 _FOR_A_TEAM: Final = 2**16  # numbers that the windows of a pool read, from which on several threads pay off
 
 
-class Part(Protocol):
+class PlanPart(Protocol):
     """The way in which a node is computed as a part of a plan."""
 
-    def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
+    def draw(self, drawing: Drawing, arguments: Sequence[MemberArgument], out: int) -> bool:
         """Add the steps that compute value `out`; return False, adding none, if that is impossible."""
 
 
@@ -44,11 +42,11 @@ class ConvPart:
     def __init__(self, of: Callable[[Shape, Shape], Forward | None], kernel: PackedFilter) -> None:
         self._of, self._kernel = of, kernel
 
-    def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """Add the steps of the convolution and its epilogue, as `Part.draw`."""
+    def draw(self, drawing: Drawing, arguments: Sequence[MemberArgument], out: int) -> bool:
+        """Add the steps of the convolution and its epilogue, as `PlanPart.draw`."""
         image, kernel, *rest = arguments
         args = rest[0] if rest else ()
-        if not isinstance(image, int) or not isinstance(kernel, Constant) or not isinstance(args, tuple):
+        if not isinstance(image, int) or not isinstance(kernel, ConstantArgument) or not isinstance(args, tuple):
             return False
         biases, others = args[:1], [each for each in args[1:] if isinstance(each, int)]
         forward = self._of(drawing.values[image].shape, kernel.value.shape)
@@ -57,7 +55,7 @@ class ConvPart:
         shapes = [drawing.values[each].shape for each in others]
         if any(shape != forward.shape for shape in shapes) or drawing.values[out].shape != forward.shape:
             return False
-        bias = next((plain(each.value) for each in biases if isinstance(each, Constant)), None)
+        bias = next((plain(each.value) for each in biases if isinstance(each, ConstantArgument)), None)
         if bias is not None and (bias.shape != forward.shape[-1:] or bias.dtype != np.float32):
             return False
         return _Convolution(forward, self._kernel, bias, image, others, out).draw(drawing)
@@ -73,7 +71,7 @@ class _Convolution:
         self._image, self._others, self._out = image, others, out
 
     def draw(self, drawing: Drawing) -> bool:
-        """Add the steps, as `Part.draw`."""
+        """Add the steps, as `PlanPart.draw`."""
         forward, others, out = self._forward, self._others, self._out
         g, filters, _ = forward.of
         by = who(g, filters, self._prepared(None))
@@ -90,20 +88,20 @@ class _Convolution:
         bound = self._known_limit(drawing)
         finish = forward.finish
         if activation is None and finish is not None:
-            drawing.add(Call(lambda arrays: (finish, (arrays[out], *(arrays[i] for i in others))), (*others,), out))
+            drawing.add(CallStep(lambda arrays: (finish, (arrays[out], *(arrays[i] for i in others))), (*others,), out))
             bound = math.inf
         drawing.values[out].bound = bound if activation is None else min(bound, _most(activation))
         return True
 
-    def _prepared(self, activation: Activation | None) -> Callable[[int], Prepared]:
+    def _prepared(self, activation: PostOps | None) -> Callable[[int], Prepared]:
         return lambda threads: convolutions.forward(*self._forward.of, activation, threads)
 
-    def _compute(self, activation: Activation | None, adds: bool, is_shared: bool) -> Compute:
+    def _compute(self, activation: PostOps | None, adds: bool, is_shared: bool) -> Compute:
         get = self._prepared(activation)
 
-        def prepared(threads: int) -> tuple[Primitive, Sequence[Operand]]:
+        def prepared(threads: int) -> tuple[Primitive, Sequence[PlanOperand]]:
             found = get(threads)
-            operands: list[Operand] = [self._image, packing(self._kernel, (found, 0)).array, self._out]
+            operands: list[PlanOperand] = [self._image, packing(self._kernel, (found, 0)).array, self._out]
             operands += [] if self._bias is None else [self._bias]
             return found.primitive, operands + (list(self._others) if adds else [])
 
@@ -136,7 +134,7 @@ class _Convolution:
         return limit if limit < FAR else math.inf  # also turns NaN into infinity
 
 
-def _most(activation: Activation) -> float:
+def _most(activation: PostOps) -> float:
     return activation.beta if activation.algorithm is Algorithm.ELTWISE_CLIP else math.inf
 
 
@@ -147,11 +145,11 @@ class PoolPart:
         of: Returns the pool and the shape of its result for the shape of the image, if oneDNN computes it.
     """
 
-    def __init__(self, of: Callable[[Shape], tuple[Pool, Shape] | None]) -> None:
+    def __init__(self, of: Callable[[Shape], tuple[PoolSpec, Shape] | None]) -> None:
         self._of = of
 
-    def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """Add the step of the pool, as `Part.draw`."""
+    def draw(self, drawing: Drawing, arguments: Sequence[MemberArgument], out: int) -> bool:
+        """Add the step of the pool, as `PlanPart.draw`."""
         [image] = arguments
         found = self._of(drawing.values[image].shape) if isinstance(image, int) else None
         if found is None or not isinstance(image, int) or drawing.values[out].shape != found[1]:
@@ -165,7 +163,7 @@ class PoolPart:
         if is_max and not bound < FAR:
             return False
 
-        def prepared(threads: int) -> tuple[Primitive, Sequence[Operand]]:
+        def prepared(threads: int) -> tuple[Primitive, Sequence[PlanOperand]]:
             return pooling.prepared(pool, threads), (number, out)
 
         is_shared = g.rows * g.kh * g.kw * g.c >= _FOR_A_TEAM
@@ -177,10 +175,10 @@ class PoolPart:
 class ConcatPart:
     """A concatenation along a constant axis."""
 
-    def draw(self, drawing: Drawing, arguments: Sequence[Item], out: int) -> bool:
-        """Add a copy for each array, as `Part.draw`."""
+    def draw(self, drawing: Drawing, arguments: Sequence[MemberArgument], out: int) -> bool:
+        """Add a copy for each array, as `PlanPart.draw`."""
         items, axis = arguments
-        if not isinstance(items, tuple) or not isinstance(axis, Constant):
+        if not isinstance(items, tuple) or not isinstance(axis, ConstantArgument):
             return False
         # Constants among the arrays are left to the node's own function.
         numbers = [each for each in items if isinstance(each, int)]
@@ -190,21 +188,21 @@ class ConcatPart:
         at, begin = axis.value % len(made.shape), 0
         for each in numbers:
             end = begin + values[each].shape[at]
-            drawing.add(Call(_copying(each, out, (*(slice(None),) * at, slice(begin, end))), (each,), out))
+            drawing.add(CallStep(_copying(each, out, (*(slice(None),) * at, slice(begin, end))), (each,), out))
             begin = end
         made.bound = max(values[each].bound for each in numbers)
         return True
 
 
-def _copying(source: int, target: int, part: tuple[slice, ...]) -> Callable[[Sequence[Array]], Step]:
+def _copying(source: int, target: int, part: tuple[slice, ...]) -> Callable[[Sequence[Array]], BoundCall]:
     return lambda arrays: (np.copyto, (arrays[target][part], arrays[source]))
 
 
-def called(call: Callable[..., Any], arguments: Sequence[Item], out: int, takes_out: bool) -> Call:
+def called(call: Callable[..., Any], arguments: Sequence[MemberArgument], out: int, takes_out: bool) -> CallStep:
     """Return the step of a node whose own function is called."""
     reads = tuple(i for item in arguments for i in (item if isinstance(item, tuple) else (item,)) if isinstance(i, int))
 
-    def bound(arrays: Sequence[Array]) -> Step:
+    def bound(arrays: Sequence[Array]) -> BoundCall:
         target = arrays[out]
         args, named = [given(item, arrays) for item in arguments], {"out": target} if takes_out else {}
 
@@ -220,16 +218,16 @@ def called(call: Callable[..., Any], arguments: Sequence[Item], out: int, takes_
 
         return run, ()
 
-    return Call(bound, reads, out)
+    return CallStep(bound, reads, out)
 
 
-def viewed(call: Callable[..., Any], arguments: Sequence[Item], source: int, out: int) -> Call:
+def viewed(call: Callable[..., Any], arguments: Sequence[MemberArgument], source: int, out: int) -> CallStep:
     """Return the step of a node whose result is a view of its one source.
 
     Whether it is a view may depend on the numbers, so each run checks that.
     """
 
-    def bound(arrays: Sequence[Array]) -> Step:
+    def bound(arrays: Sequence[Array]) -> BoundCall:
         target = arrays[out]
         args = [given(item, arrays) for item in arguments]
 
@@ -240,4 +238,4 @@ def viewed(call: Callable[..., Any], arguments: Sequence[Item], source: int, out
 
         return run, ()
 
-    return Call(bound, (source,))
+    return CallStep(bound, (source,))

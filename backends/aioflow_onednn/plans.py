@@ -16,7 +16,7 @@ import numpy as np
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.conv_scratch import aligned
-from aioflow_onednn.library import Step, library
+from aioflow_onednn.library import BoundCall, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
 from aioflow_onednn.primitives import Primitive, address
 from aioflow_onednn.team import TEAM
@@ -28,11 +28,11 @@ _LINE: Final = 64  # bytes of a cache line; no vector is longer
 _BETWEEN: Final = 8  # steps between two checks for cancellation
 _KEPT: Final = 4  # cached sets of memory, for steps that run concurrently
 
-Operand: TypeAlias = "int | Array"  # the number of a value, or an array that is the same in every step
+PlanOperand: TypeAlias = "int | Array"  # the number of a value, or an array that is the same in every step
 
 
 @dataclass(slots=True)
-class Value:
+class PlanValue:
     """A value of a plan.
 
     Attributes:
@@ -67,14 +67,14 @@ class Compute:
         is_shared: Whether several threads pay off.
     """
 
-    prepared: Callable[[int], tuple[Primitive, Sequence[Operand]]]
+    prepared: Callable[[int], tuple[Primitive, Sequence[PlanOperand]]]
     reads: tuple[int, ...]
     writes: int
     is_shared: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallStep:
     """A step that calls another function.
 
     Attributes:
@@ -83,7 +83,7 @@ class Call:
         reads, writes: The values that the function reads, and the one that it writes, if any.
     """
 
-    bound: Callable[[Sequence[Array]], Step]
+    bound: Callable[[Sequence[Array]], BoundCall]
     reads: tuple[int, ...]
     writes: int | None = None
 
@@ -100,12 +100,12 @@ class Drawing:
         is_refused: Whether the nodes are better computed one by one.
     """
 
-    def __init__(self, values: list[Value]) -> None:
+    def __init__(self, values: list[PlanValue]) -> None:
         self.values = values
-        self.steps: list[Compute | Call] = []
+        self.steps: list[Compute | CallStep] = []
         self.is_refused = False
 
-    def add(self, step: Compute | Call) -> None:
+    def add(self, step: Compute | CallStep) -> None:
         """Append a step."""
         self.steps.append(step)
 
@@ -130,7 +130,7 @@ class Drawing:
         if value.is_looked_at or not limit < _LOOKED_AT or not self.are_floats(number):
             return
         # The sum of squares is compared with the square of the limit, which saves the root.
-        self.add(Call(lambda arrays: (_is_strange, (arrays[number], limit**2)), (number,)))
+        self.add(CallStep(lambda arrays: (_is_strange, (arrays[number], limit**2)), (number,)))
         value.bound, value.is_looked_at = min(value.bound, limit), True
 
 
@@ -139,7 +139,7 @@ def _is_strange(array: Array, limit: float) -> bool:
     return not sum_of_squares(array) < limit
 
 
-class Plan:
+class RunPlan:
     """The plan that computes a run of nodes.
 
     Args:
@@ -217,18 +217,18 @@ class _Set:
         self._stream = library().new_stream()
         weakref.finalize(self, library().call, "stream_destroy", self._stream).atexit = False
         self._held: list[object] = []
-        self._steps: dict[int, list[Step]] = {}
+        self._steps: dict[int, list[BoundCall]] = {}
 
-    def steps(self, threads: int) -> list[Step]:
+    def steps(self, threads: int) -> list[BoundCall]:
         """Return the steps for this number of OpenMP threads."""
         found = self._steps.get(threads)
         if found is None:
             found = self._steps[threads] = self._bound(threads)
         return found
 
-    def _bound(self, threads: int) -> list[Step]:
+    def _bound(self, threads: int) -> list[BoundCall]:
         dnnl, arrays = library(), self.arrays
-        made: list[Step] = []
+        made: list[BoundCall] = []
         now: int | None = None
         computes = {
             number: step.prepared(threads if step.is_shared else 1)
@@ -241,7 +241,7 @@ class _Set:
         for number, step in enumerate(self._drawing.steps):
             if number % _BETWEEN == _BETWEEN - 1:
                 made.append((checkpoint, ()))
-            if isinstance(step, Call):
+            if isinstance(step, CallStep):
                 made.append(step.bound(arrays))
                 continue
             primitive, operands = computes[number]

@@ -13,18 +13,16 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Shape
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
-from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
-from aioflow_onednn.conv_blocks import Block, after, blocks, by_samples
+from aioflow_onednn.codes import Algorithm, ArgumentRole, PropKind, Query
+from aioflow_onednn.conv_blocks import ConvBlock, after, blocks, by_samples
 from aioflow_onednn.filters import Filters
 from aioflow_onednn.library import Library, library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Layout, Primitive, address, described, dims_of, image_layout
-
-Shape: TypeAlias = tuple[int, ...]
+from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described, dims_of, image_layout
 
 _BLOCK: Final = 2**19  # minimum numbers that the windows of a block read: for fewer, waking a thread takes as long
 _SLOW_BLOCK: Final = 2**17  # the same for the gradient of a maximum
@@ -36,7 +34,7 @@ _FLOAT: Final = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolSpec:
     """The kind of a pool and its windows."""
 
     algorithm: Algorithm
@@ -54,7 +52,7 @@ class Pool:
         g = self.windows
         return g.n, g.h, g.w, g.c
 
-    def layouts(self) -> tuple[Layout, Layout]:
+    def layouts(self) -> tuple[MemoryLayout, MemoryLayout]:
         """Return the layouts of the image and of the result, consistent with `_geometry`."""
         g = self.windows.lying()
         return image_layout(g.n, g.h, g.w, g.c), image_layout(g.n, g.oh, g.ow, g.c)
@@ -68,7 +66,7 @@ def fits(g: Windows) -> bool:
     return inside and usual and g.rows * g.c > 0 and g.h * g.w > 0
 
 
-def forward(x: Array, pool: Pool) -> Array | None:
+def forward(x: Array, pool: PoolSpec) -> Array | None:
     """Return the pool of x; None if x has numbers for which oneDNN's maximum would be wrong."""
     out = np.empty(pool.made, _FLOAT)
     plan = _plan(pool, max(thread_count(), x.size // _CACHED), _BLOCK)
@@ -89,7 +87,7 @@ def forward(x: Array, pool: Pool) -> Array | None:
     return None if strange else out
 
 
-def backprop(dy: Array, pool: Pool) -> Array:
+def backprop(dy: Array, pool: PoolSpec) -> Array:
     """Return the gradient of the image of an average pool, from that of the result."""
     out = np.empty(pool.image, _FLOAT)
     plan = _average_plan(pool, max(thread_count(), out.size // _CACHED), _BLOCK)
@@ -102,7 +100,7 @@ def backprop(dy: Array, pool: Pool) -> Array:
     return out
 
 
-def max_backprop(x: Array, dy: Array, pool: Pool) -> Array | None:
+def max_backprop(x: Array, dy: Array, pool: PoolSpec) -> Array | None:
     """Return the gradient of the image of a max pool, from the image and the gradient of the result.
 
     The gradient of each window goes to its first maximum in row-major order. Return None if oneDNN's maximum would be
@@ -134,13 +132,13 @@ def _is_moderate(x: Array) -> bool:
 class _MaxGradient:
     """A max pool that records the positions of its maxima, and its gradient."""
 
-    def __init__(self, pool: Pool) -> None:
-        training = {Argument.SRC: Query.SRC, Argument.DST: Query.DST, Argument.WORKSPACE: Query.WORKSPACE}
+    def __init__(self, pool: PoolSpec) -> None:
+        training = {ArgumentRole.SRC: Query.SRC, ArgumentRole.DST: Query.DST, ArgumentRole.WORKSPACE: Query.WORKSPACE}
         dnnl = library()
         descriptor = _descriptor(dnnl, pool, PropKind.FORWARD_TRAINING)
         self._forward = Primitive(dnnl, descriptor, training)
-        self._backward = _gradient(pool, {Argument.WORKSPACE: Query.WORKSPACE})
-        self._noted = dnnl.size(self._forward.describes(Argument.WORKSPACE))
+        self._backward = _gradient(pool, {ArgumentRole.WORKSPACE: Query.WORKSPACE})
+        self._noted = dnnl.size(self._forward.describes(ArgumentRole.WORKSPACE))
         g = pool.windows
         self._made = g.rows * g.c
 
@@ -153,41 +151,41 @@ class _MaxGradient:
         self._backward.run(address(out), address(gradient), address(noted))
 
 
-_Plan: TypeAlias = list[tuple[Block, Primitive]]
+_Plan: TypeAlias = list[tuple[ConvBlock, Primitive]]
 
 
 @lru_cache(maxsize=_KEPT)
-def _plan(pool: Pool, most: int, least: int) -> _Plan:
+def _plan(pool: PoolSpec, most: int, least: int) -> _Plan:
     parts = blocks(pool.windows, _taps(pool), most, least)
     return [(each, prepared(_part(pool, each))) for each in parts]
 
 
 @lru_cache(maxsize=_KEPT)
-def _average_plan(pool: Pool, most: int, least: int) -> _Plan:
+def _average_plan(pool: PoolSpec, most: int, least: int) -> _Plan:
     parts = by_samples(pool.windows, _taps(pool), most, least)
     return [(each, _average_gradient(_part(pool, each))) for each in parts]
 
 
 @lru_cache(maxsize=_KEPT)
-def _max_plan(pool: Pool, most: int, least: int) -> list[tuple[Block, _MaxGradient]]:
+def _max_plan(pool: PoolSpec, most: int, least: int) -> list[tuple[ConvBlock, _MaxGradient]]:
     parts = by_samples(pool.windows, _taps(pool), most, least)
     return [(each, _max_gradient(_part(pool, each))) for each in parts]
 
 
-def _taps(pool: Pool) -> Filters:
+def _taps(pool: PoolSpec) -> Filters:
     """Return the windows as filters, one per channel."""
     return Filters(pool.windows.c, 1, pool.windows.c)
 
 
-def _part(pool: Pool, block: Block) -> Pool:
-    return Pool(pool.algorithm, block.windows)
+def _part(pool: PoolSpec, block: ConvBlock) -> PoolSpec:
+    return PoolSpec(pool.algorithm, block.windows)
 
 
 @lru_cache(maxsize=_KEPT)
-def prepared(pool: Pool, threads: int = 1) -> Primitive:
+def prepared(pool: PoolSpec, threads: int = 1) -> Primitive:
     """Return the pool of (image, result), for this number of OpenMP threads. A maximum needs moderate numbers."""
     dnnl = library()
-    arguments = {Argument.SRC: Query.SRC, Argument.DST: Query.DST}
+    arguments = {ArgumentRole.SRC: Query.SRC, ArgumentRole.DST: Query.DST}
     return Primitive(dnnl, _descriptor(dnnl, pool, PropKind.FORWARD_INFERENCE, threads), arguments, threads)
 
 
@@ -195,11 +193,11 @@ _max_gradient = lru_cache(maxsize=_KEPT)(_MaxGradient)
 
 
 @lru_cache(maxsize=_KEPT)
-def _average_gradient(pool: Pool) -> Primitive:
+def _average_gradient(pool: PoolSpec) -> Primitive:
     return _gradient(pool, {})
 
 
-def _gradient(pool: Pool, more: dict[Argument, Query]) -> Primitive:
+def _gradient(pool: PoolSpec, more: dict[ArgumentRole, Query]) -> Primitive:
     dnnl = library()
     hint = _descriptor(dnnl, pool, PropKind.FORWARD_TRAINING)
     try:
@@ -210,10 +208,10 @@ def _gradient(pool: Pool, more: dict[Argument, Query]) -> Primitive:
             )
     finally:
         dnnl.call("primitive_desc_destroy", hint)
-    return Primitive(dnnl, made, {Argument.DIFF_SRC: Query.DIFF_SRC, Argument.DIFF_DST: Query.DIFF_DST, **more})
+    return Primitive(dnnl, made, {ArgumentRole.DIFF_SRC: Query.DIFF_SRC, ArgumentRole.DIFF_DST: Query.DIFF_DST, **more})
 
 
-def _descriptor(dnnl: Library, pool: Pool, kind: PropKind, threads: int = 1) -> int:
+def _descriptor(dnnl: Library, pool: PoolSpec, kind: PropKind, threads: int = 1) -> int:
     with described(dnnl, pool.layouts()) as (image, result):
         return dnnl.made(
             *("pooling_forward_primitive_desc_create", dnnl.engine, kind, pool.algorithm, image, result),

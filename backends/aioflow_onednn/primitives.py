@@ -20,14 +20,14 @@ from aioflow.memory.values import Array
 from aioflow_numpy.addresses import address
 from aioflow_numpy.conv_scratch import room
 from aioflow_onednn import library as found
-from aioflow_onednn.codes import Argument, DataType, Query
+from aioflow_onednn.codes import ArgumentRole, DataType, Query
 from aioflow_onednn.library import Library
 
 __all__ = [
     "Array",
+    "ExecArguments",
     "Finish",
-    "Frame",
-    "Layout",
+    "MemoryLayout",
     "Packing",
     "Placed",
     "Primitive",
@@ -59,11 +59,11 @@ class Placed:
 
 def dims_of(sizes: Sequence[int]) -> CArray[Any]:
     """Return sizes, strides or paddings as the library's array type."""
-    return found.Dims(*sizes)
+    return found.DimsArray(*sizes)
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class MemoryLayout:
     """The layout of elements in memory.
 
     Attributes:
@@ -87,7 +87,7 @@ class Layout:
 
 
 @contextmanager
-def described(library: Library, layouts: Sequence[Layout]) -> Iterator[list[int]]:
+def described(library: Library, layouts: Sequence[MemoryLayout]) -> Iterator[list[int]]:
     """Provide descriptors of the layouts for the duration of the block."""
     made: list[int] = []
     try:
@@ -122,11 +122,11 @@ class Primitive:
     most_missed: Final = 64
 
     def __init__(
-        self, library: Library, descriptor: int, arguments: Mapping[Argument, Query], threads: int = 1
+        self, library: Library, descriptor: int, arguments: Mapping[ArgumentRole, Query], threads: int = 1
     ) -> None:
         self._library, self._codes, self.threads = library, list(arguments), threads
         self.runs, self.usual, self.missed = 0, math.inf, 0
-        self._frames: list[Frame] = []
+        self._frames: list[ExecArguments] = []
         # The finalizer holds the list, not this object. Handles are added to the list as they are made, so a later
         # error loses none.
         owned: list[tuple[str, int]] = [("primitive_desc_destroy", descriptor)]
@@ -138,7 +138,7 @@ class Primitive:
         self._descriptors = [library.described(descriptor, query) for query in arguments.values()]
         self.scratch = library.size(library.described(descriptor, Query.SCRATCHPAD))
         if self.scratch:
-            self._codes.append(Argument.SCRATCHPAD)
+            self._codes.append(ArgumentRole.SCRATCHPAD)
             self._descriptors.append(library.described(descriptor, Query.SCRATCHPAD))
         self._set_address = library.function("memory_set_data_handle")
 
@@ -151,7 +151,7 @@ class Primitive:
         try:
             frame = self._frames.pop()
         except IndexError:
-            frame = Frame(self._library, self._descriptors, self._codes)
+            frame = ExecArguments(self._library, self._descriptors, self._codes)
         if self.scratch:
             # This thread's own, and never of another primitive at the same time.
             memory = room("onednn", self.scratch)
@@ -163,17 +163,17 @@ class Primitive:
         finally:
             self._frames.append(frame)
 
-    def bound(self, *addresses: int) -> tuple[int, Frame]:
+    def bound(self, *addresses: int) -> tuple[int, ExecArguments]:
         """Return the handle and a frame, for a caller that always runs the primitive with these addresses.
 
         The last address is that of scratch memory, if the primitive needs any. This object, the frame and the arrays
         must live as long as the handle is used.
         """
-        frame = Frame(self._library, self._descriptors, self._codes)
+        frame = ExecArguments(self._library, self._descriptors, self._codes)
         self._point(frame, addresses)
         return self._handle, frame
 
-    def _point(self, frame: Frame, addresses: tuple[int, ...]) -> None:
+    def _point(self, frame: ExecArguments, addresses: tuple[int, ...]) -> None:
         """Set the addresses of the memory objects."""
         known, frame.addresses = frame.addresses, ()  # unknown until all are set, even after an interruption
         for number, (memory, at) in enumerate(zip(frame.memories, addresses, strict=True)):
@@ -182,12 +182,12 @@ class Primitive:
                 self._set_address(memory, at)
         frame.addresses = addresses
 
-    def describes(self, argument: Argument) -> int:
+    def describes(self, argument: ArgumentRole) -> int:
         """Return the descriptor of an argument, which lives as long as this object."""
         return self._descriptors[self._codes.index(argument)]
 
 
-class Frame:
+class ExecArguments:
     """Memory objects, and the record that assigns them to arguments.
 
     Attributes:
@@ -201,7 +201,7 @@ class Frame:
         self.addresses: tuple[int, ...] = ()
         owned: list[tuple[str, int]] = []
         weakref.finalize(self, _destroy, library, owned).atexit = False
-        self.record = (found.Argument * len(codes))()
+        self.record = (found.ExecArgument * len(codes))()
         for entry, code, descriptor in zip(self.record, codes, descriptors, strict=True):
             memory = library.made("memory_create", descriptor, library.engine, None)
             owned.append(("memory_destroy", memory))
@@ -224,7 +224,7 @@ class Packing:
             do nothing if the layouts are the same.
     """
 
-    def __init__(self, library: Library, plain: Layout, user: Primitive, argument: Argument) -> None:
+    def __init__(self, library: Library, plain: MemoryLayout, user: Primitive, argument: ArgumentRole) -> None:
         chosen = user.describes(argument)
         self.size = library.size(chosen)
         self._library, self._user, self._chosen = library, user, chosen  # `user` keeps `chosen` alive
@@ -246,10 +246,10 @@ def _reorder(library: Library, source: int, target: int) -> Primitive:
     made = library.made(
         "reorder_primitive_desc_create", source, library.engine, target, library.engine, library.attributes
     )
-    return Primitive(library, made, {Argument.SRC: Query.SRC, Argument.DST: Query.DST})
+    return Primitive(library, made, {ArgumentRole.SRC: Query.SRC, ArgumentRole.DST: Query.DST})
 
 
-def image_layout(n: int, h: int, w: int, c: int) -> Layout:
+def image_layout(n: int, h: int, w: int, c: int) -> MemoryLayout:
     """Return the layout of images [n, h, w, c]."""
     # oneDNN names the axes n, c, h, w in any case; the strides say that channels are last.
-    return Layout((n, c, h, w), (h * w * c, 1, w * c, c))
+    return MemoryLayout((n, c, h, w), (h * w * c, 1, w * c, c))

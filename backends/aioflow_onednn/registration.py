@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, Converter, binder
+from aioflow.kernels.registry import HOST, KERNELS, Binding, Converter, KernelBody, binder
 
-Maker: TypeAlias = Callable[[Binding, Body], Body]
+Maker: TypeAlias = Callable[[Binding, KernelBody], KernelBody]
 
 _PRIORITY: Final = 1
 
@@ -17,7 +17,7 @@ def faster(op: str, host: Mapping[str, Converter] | None = None, dtype: str = "f
 
     def register(make: Maker) -> Maker:
         @binder(op, device=HOST, dtypes={"T": dtype}, host=host, fresh=True, priority=_PRIORITY)
-        def bind(binding: Binding) -> Body:
+        def bind(binding: Binding) -> KernelBody:
             plain = KERNELS.get(op, HOST, binding.attrs, below=_PRIORITY).bind(binding)
             # oneDNN rounds differently from NumPy.
             return plain if binding.reproducible else make(binding, plain)

@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.concurrency.stopping import checkpoint
-from aioflow.kernels.joinable import Member, given
-from aioflow.kernels.registry import Body
+from aioflow.kernels.joinable import JoinedMember, given
+from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Array
-from aioflow_onednn.parts import Part, called, viewed
-from aioflow_onednn.plans import Drawing, Plan, Value
+from aioflow_onednn.parts import PlanPart, called, viewed
+from aioflow_onednn.plans import Drawing, PlanValue, RunPlan
 from aioflow_onednn.primitives import address
 
 _FIRST: Final = 1  # steps that compute the nodes one by one before a plan is made
@@ -29,7 +29,7 @@ _MOST: Final = 2**28  # bytes of all values together
 _FEWEST: Final = 2  # minimum nodes for a plan
 
 
-def join(members: Sequence[Member], inputs: int) -> Body | None:
+def join(members: Sequence[JoinedMember], inputs: int) -> KernelBody | None:
     """Return the call of a run of nodes, or None if too few of them are oneDNN's; a `joinable.Joiner`."""
     return _Run(members, inputs) if sum(each.part is not None for each in members) >= _FEWEST else None
 
@@ -42,17 +42,17 @@ class _Run:
         inputs: Number of values that the run reads from outside.
     """
 
-    def __init__(self, members: Sequence[Member], inputs: int) -> None:
+    def __init__(self, members: Sequence[JoinedMember], inputs: int) -> None:
         self._members, self._inputs = members, inputs
         # By the shapes and dtypes of the inputs: the number of steps so far, or the plan, or None if there is no plan.
-        self._known: OrderedDict[Hashable, int | Plan | None] = OrderedDict()
+        self._known: OrderedDict[Hashable, int | RunPlan | None] = OrderedDict()
 
     def __call__(self, *inputs: Array) -> Array | None:
         """Return the last value, or None if the nodes must be computed one by one."""
         key = tuple((each.shape, each.dtype) for each in inputs)
         known = self._known.get(key, 0)
         try:
-            if isinstance(known, Plan):
+            if isinstance(known, RunPlan):
                 return known.run(inputs)
             return None if known is None else self._before(known, key, inputs)
         except Exception:  # the nodes, computed one by one, fail too and report which of them it is
@@ -67,11 +67,11 @@ class _Run:
         self._remember(key, None)  # remains if a plan cannot be made
         drawing = None if arrays is None else self._drawn(arrays)
         if drawing is not None:
-            self._remember(key, Plan(drawing, self._inputs))
+            self._remember(key, RunPlan(drawing, self._inputs))
         # Already computed above. It is returned without a copy, so it must not share memory with other values.
         return arrays[-1] if arrays is not None and self._members[-1].fresh else None
 
-    def _remember(self, key: Hashable, known: int | Plan | None) -> None:
+    def _remember(self, key: Hashable, known: int | RunPlan | None) -> None:
         self._known[key] = known
         if len(self._known) > _SHAPES:
             self._known.popitem(last=False)
@@ -94,10 +94,10 @@ class _Run:
 
     def _drawn(self, arrays: Sequence[Array]) -> Drawing | None:
         """Return a plan that computes values like these; None if too few of the nodes are oneDNN's."""
-        values = [Value(each.shape, each.dtype, number, _norm(each)) for number, each in enumerate(arrays)]
+        values = [PlanValue(each.shape, each.dtype, number, _norm(each)) for number, each in enumerate(arrays)]
         drawing, parts = Drawing(values), 0
         for number, member in enumerate(self._members, self._inputs):
-            part: Part | None = member.part
+            part: PlanPart | None = member.part
             if part is not None and part.draw(drawing, member.arguments, number):
                 parts += 1
                 continue
@@ -115,7 +115,7 @@ def _norm(array: Array) -> float:
     return float(np.sqrt(np.square(array, dtype=np.float64).sum())) if array.dtype == np.float32 else math.inf
 
 
-def _looks_at(member: Member, arrays: Sequence[Array], number: int) -> int | None:
+def _looks_at(member: JoinedMember, arrays: Sequence[Array], number: int) -> int | None:
     """Return the number of the value of which a member returns a reshaped view; None if its result is not a view."""
     sources = [item for item in member.arguments if isinstance(item, int)]
     if member.fresh or len(sources) != 1 or any(isinstance(item, tuple) for item in member.arguments):

@@ -13,10 +13,10 @@ import numpy as np
 
 from aioflow.memory.values import Array
 from aioflow_numpy.threads import for_each, thread_count
-from aioflow_onednn.codes import Algorithm, Argument, PropKind, Query
+from aioflow_onednn.codes import Algorithm, ArgumentRole, PropKind, Query
 from aioflow_onednn.library import library
 from aioflow_onednn.magnitudes import FAR, sum_of_squares
-from aioflow_onednn.primitives import Layout, Primitive, address, described
+from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described
 
 WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
 _BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long
@@ -52,10 +52,10 @@ def _is_ordered(rows: Array) -> bool:
 
 @lru_cache(maxsize=_KEPT)
 def _prepared(count: int, classes: int, algorithm: Algorithm) -> Primitive:
-    dnnl, layout = library(), Layout((count, classes), (classes, 1))
+    dnnl, layout = library(), MemoryLayout((count, classes), (classes, 1))
     with described(dnnl, (layout, layout)) as (source, target):
         made = dnnl.made(
             *("softmax_forward_primitive_desc_create", dnnl.engine, PropKind.FORWARD_INFERENCE, algorithm),
             *(source, target, 1, dnnl.attributes),  # 1: along the classes
         )
-    return Primitive(dnnl, made, {Argument.SRC: Query.SRC, Argument.DST: Query.DST})
+    return Primitive(dnnl, made, {ArgumentRole.SRC: Query.SRC, ArgumentRole.DST: Query.DST})

@@ -20,7 +20,7 @@ from aioflow.compiler.ir import BODY, ClientGraph
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InternalError
 from aioflow.kernels.delegated import body_of
-from aioflow.kernels.registry import HOST, KERNELS, Binding, Body, BodySteps, binder
+from aioflow.kernels.registry import HOST, KERNELS, Binding, BodySteps, KernelBody, binder
 from aioflow.memory.values import Array, Value
 from aioflow.ops.delegated import DELEGATED
 from aioflow.runtime.delegates import PREPARATIONS
@@ -28,7 +28,7 @@ from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import NAME
 
 if TYPE_CHECKING:
-    from aioflow_onnxruntime.sessions import Part
+    from aioflow_onnxruntime.sessions import EnginePart
 
 _LOGGER: Final = logging.getLogger("aioflow.delegate")
 _PRIORITY: Final = 1
@@ -38,7 +38,7 @@ _WORTH_THREADS: Final = 200e-6  # seconds: a shorter part runs in one thread, si
 
 
 @binder(DELEGATED, device=HOST, fresh=True, takes_step=True, priority=_PRIORITY)
-def delegated(binding: Binding) -> Body:
+def delegated(binding: Binding) -> KernelBody:
     engine, _, provider = binding.attrs["delegate"].partition(":")
     is_ours = engine == NAME and not binding.reproducible and binding.body is not None
     if not is_ours or stays(binding.attrs[BODY]):  # a client may have partitioned the step differently
@@ -50,7 +50,7 @@ class Delegated:
     """A part of a step: a callable from the values of its inputs to those of its outputs.
 
     The part's own nodes run until onnxruntime's session is ready, and for inputs whose shapes the session does not
-    support (`sessions.Part.admits`).
+    support (`sessions.EnginePart.admits`).
 
     Variables that the step does not change are constants of the model: onnxruntime packs and folds constants in
     advance. The model holds their arrays, so that a change of a variable makes a new array. When a run of any part
@@ -75,7 +75,7 @@ class Delegated:
         self._provider = provider
         self._is_small = binding.attrs["seconds"] < _WORTH_THREADS
         self._body: BodySteps | None = body_of(binding)
-        self.part: Part | None = None
+        self.part: EnginePart | None = None
         self.fixed: _Fixed | None = None
         self._begun = threading.Lock()  # acquired by the run that starts making `part`, and kept
         self._fixing = threading.Lock()  # held while `fixed` is made; kept if there are no variables
@@ -98,7 +98,7 @@ class Delegated:
             raise InternalError("a part has neither its nodes nor a model")
         return tuple(body.call(inputs, step))
 
-    def _ready(self, inputs: Sequence[Array]) -> Part | None:
+    def _ready(self, inputs: Sequence[Array]) -> EnginePart | None:
         """Return the session for these inputs; None while the part's own nodes must run.
 
         This also starts preparations for later runs.
@@ -135,7 +135,7 @@ class Delegated:
             self._variables = _Variables(())
             _LOGGER.debug("the part that ends with %r has no model with its variables' values: %s", self._node, error)
 
-    def _made(self, graph: ClientGraph) -> Part:
+    def _made(self, graph: ClientGraph) -> EnginePart:
         with not_forked():
             from aioflow_onnxruntime.sessions import made
         return made(graph, self._provider, 1 if self._is_small else thread_count())
@@ -189,7 +189,7 @@ class _Fixed(NamedTuple):
     """
 
     values: Mapping[int, Array]
-    part: Part
+    part: EnginePart
 
     def are_in(self, inputs: Sequence[Array]) -> bool:
         """Return True if the inputs have these values. Identity suffices: a change makes a new array."""

@@ -27,7 +27,7 @@ def onnx_node(binding: Binding) -> Callable[[Sequence[Array]], tuple[Array, ...]
     require()
     with not_forked():
         from aioflow.interop.onnx.engine_nodes import model_of_node
-        from aioflow_onnxruntime.sessions import Model, kinds_of, model_session
+        from aioflow_onnxruntime.sessions import LoadedModel, kinds_of, model_session
 
     session = model_session(model_of_node(bytes(binding.attrs["model"])).SerializeToString(), thread_count())
     dtypes = [dtype for dtype, _ in kinds_of(session)]
@@ -37,4 +37,4 @@ def onnx_node(binding: Binding) -> Callable[[Sequence[Array]], tuple[Array, ...]
             expected=f"{len(binding.input_dtypes)} inputs, and outputs {list(binding.output_dtypes)}",
             actual=f"{len(session.get_inputs())} inputs, and outputs {dtypes}",
         )
-    return Model(session).run
+    return LoadedModel(session).run

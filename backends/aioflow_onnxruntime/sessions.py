@@ -24,9 +24,9 @@ from aioflow.interop.onnx.exporting.regions import index_of_input, inexact_in, m
 from aioflow.memory.copying import native
 from aioflow.memory.values import Array
 
-Shapes: TypeAlias = tuple[tuple[int, ...], ...]
+InputShapes: TypeAlias = tuple[tuple[int, ...], ...]
 # The shapes of inputs, and the values of inputs that determine shapes.
-Given: TypeAlias = tuple[Shapes, tuple[bytes, ...]]
+InputKey: TypeAlias = tuple[InputShapes, tuple[bytes, ...]]
 
 OPSET: Final = 20
 EXCHANGED: Final = frozenset(  # dtypes of arrays that onnxruntime accepts from NumPy and returns
@@ -44,7 +44,7 @@ _MUCH: Final = 1 << 24  # bytes of constants from which on free memory is return
 _FOLDED: Final = 1 << 20
 _WIDER: Final = 16
 _FEW: Final = 64  # maximum elements of an input that determines shapes
-_ANY: Final[Given] = ((), ())
+_ANY: Final[InputKey] = ((), ())
 # Disabled optimizations of onnxruntime: this one rounds once instead of twice.
 _INEXACT: Final = ("DoubleQDQPairsRemover",)
 _SILENT: Final = 4  # log level FATAL: onnxruntime's errors also come as exceptions
@@ -61,7 +61,7 @@ class _Largest(NamedTuple):
     node: Node
 
 
-class Model:
+class LoadedModel:
     """A model that is ready to run, on the host."""
 
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
@@ -114,7 +114,7 @@ def _failure(error: Exception) -> OpError:
     return kind(f"onnxruntime: {text}")
 
 
-class Part:
+class EnginePart:
     """A part of a step that is ready to run.
 
     Args:
@@ -135,12 +135,12 @@ class Part:
         specs = [spec for read in graph.read_outputs().values() for spec in read]
         self.admits_all = all(num_elements(spec.dims) is not None for spec in specs)
         self._telling = sorted(telling(graph))
-        self._largest: dict[Given, _Largest | None] = {}
+        self._largest: dict[InputKey, _Largest | None] = {}
         if self.admits_all:
             self._largest[_ANY] = found = _largest_in(graph)
             if found is None:
                 raise InvalidArgumentError("onnxruntime may give other results for values of these sizes")
-        self._model = Model(session)
+        self._model = LoadedModel(session)
         self._read = [index_of_input(name) for name in self._model.inputs]
         self.held = held
 
@@ -228,7 +228,7 @@ def _size(spec: OutputSpec) -> int:
     return (num_elements(spec.dims) or 0) * spec.dtype.np_dtype.itemsize
 
 
-def made(graph: ClientGraph, provider: str, threads: int) -> Part:
+def made(graph: ClientGraph, provider: str, threads: int) -> EnginePart:
     """Return the session of a part. This takes as long as onnxruntime takes to optimize the model.
 
     Args:
@@ -253,7 +253,7 @@ def made(graph: ClientGraph, provider: str, threads: int) -> Part:
         session = _session(text, provider, plain, held)
     if sum(array.nbytes for array in held.values()) >= _MUCH:
         _return_free_memory()
-    return Part(graph, session, held)
+    return EnginePart(graph, session, held)
 
 
 def _return_free_memory() -> None:

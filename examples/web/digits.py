@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
-from aioflow.demo.model import Model, build
+from aioflow.demo.model import DigitsModel, build
 from aioflow.session.batching import BatchStatistics
 
 __all__ = ["FOLDER", "build", "numbers_of", "restore_or_train"]
@@ -18,7 +18,7 @@ FOLDER: Final = Path(os.environ.get("MODEL", "model/digits"))
 _STEPS: Final = 150
 
 
-async def restore_or_train(session: af.Session, model: Model, folder: Path = FOLDER) -> None:
+async def restore_or_train(session: af.Session, model: DigitsModel, folder: Path = FOLDER) -> None:
     """Restore the newest checkpoint. If there is no checkpoint, train for a second and save one."""
     checkpoint = af.train.latest_checkpoint(folder)
     if checkpoint is not None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aioflow_numpy import deep_products, products
-from aioflow_numpy.namespace import Namespace
+from aioflow_numpy.namespace import NumpyNamespace
 from aioflow_numpy.products import dot, einsum, matmul, matmul_here
 
 SHAPES = [
@@ -169,7 +169,7 @@ def test_einsum_equals_numpy_and_returns_views() -> None:
 
 def test_namespace_equals_numpys() -> None:
     """Each name is NumPy's own object, except for the functions that call the BLAS; those return the same values."""
-    xp: Any = Namespace()
+    xp: Any = NumpyNamespace()
     changed = {name for name in vars(xp) if getattr(np, name) is not getattr(xp, name)}
     assert changed >= {"dot", "einsum", "inner", "linalg", "matmul", "tensordot", "vdot"}
     assert all(callable(getattr(np, name)) for name in changed - {"linalg"})

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from aioflow.cli import calibrate as command
-from aioflow.compiler.place.calibration import DEFAULT_LINKS, RATES, Calibration, Link, find_calibration
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.compiler.place.calibration import DEFAULT_LINKS, RATES, Calibration, DeviceLink, find_calibration
+from aioflow.kernels.registry import Binding, KernelBody, KernelDef
 from aioflow.runtime import calibrate as measuring
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.calibrate import calibrate
@@ -107,7 +107,7 @@ class Card:
         self.runs += 1
         return function(*args)
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         return kernel, kernel.bind(binding)
 
     async def to_device(self, value: Any) -> Any:
@@ -138,7 +138,7 @@ def test_device_is_measured_in_its_executor_and_so_are_transfers(monkeypatch: py
 
 def test_network_link_is_measured_by_the_given_function() -> None:
     clock = itertools.count()
-    network = Link(latency=1e-4, bandwidth=2e9, overhead=1e-5)
+    network = DeviceLink(latency=1e-4, bandwidth=2e9, overhead=1e-5)
     made = calibrate(host(), seconds=1.0, clock=lambda: float(next(clock)), network=lambda: network)
     assert made.links["network"] == network
     assert made.links["memory"].latency == 1.0

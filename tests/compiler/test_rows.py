@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.compiler.rows import row_verdict
-from aioflow.graph.rows import Kind
+from aioflow.graph.rows import RowDependence
 
 Build = Callable[[Any], Any]
 RNG = np.random.default_rng(0)
@@ -281,7 +281,7 @@ def test_batch_that_mixes_rows_is_refuted_with_the_node(build: Build, why: str) 
 
 @pytest.mark.parametrize("build", UNKNOWN.values(), ids=UNKNOWN)
 def test_undecided_batch_is_unknown(build: Build) -> None:
-    assert verdict(build).kind is Kind.UNKNOWN
+    assert verdict(build).kind is RowDependence.UNKNOWN
 
 
 # ── random graphs ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -418,4 +418,4 @@ def test_random_graphs_cover_every_verdict() -> None:
         with af.Graph().as_default():
             x = af.placeholder("float32", [None, 4, 2])
             found.append(row_verdict([x], [random_graph(x, np.random.default_rng(seed))]).kind)
-    assert min(found.count(kind) for kind in (Kind.ROWS, Kind.REFUTED, Kind.UNKNOWN)) >= 10
+    assert min(found.count(kind) for kind in (RowDependence.ROWS, RowDependence.REFUTED, RowDependence.UNKNOWN)) >= 10

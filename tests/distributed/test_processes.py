@@ -17,18 +17,18 @@ import aioflow as af
 from aioflow.cli.worker_options import make_parser, parse_options
 from aioflow.distributed.processes import command, environments, start
 from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import Wanted
+from aioflow.distributed.starting.host import ClusterRequest
 from aioflow.distributed.starting.jobs import Job, read_jobs
 from aioflow.distributed.starting.supervising import wanted
 from aioflow.errors import InvalidArgumentError, OpError, UnauthenticatedError, UnavailableError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
 from tests.support.processes import SECONDS, program_on_loop
 
 KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
-def asked(jobs: Any, **options: Any) -> Wanted:
+def asked(jobs: Any, **options: Any) -> ClusterRequest:
     given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 2.5}
     return wanted(jobs, **(given | options))
 
@@ -39,7 +39,7 @@ def asked(jobs: Any, **options: Any) -> Wanted:
 def test_the_command_line_has_everything_but_the_secret() -> None:
     what = asked({"ps": 1, "worker": Job(2, cpu_devices=3)}, allow_dirs=["/data run", "/x"], imports=["json"])
     spec = ClusterSpec({"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2", "127.0.0.1:3"]})
-    interpreter, module, *told = command(what, Task("worker", 1), spec)
+    interpreter, module, *told = command(what, TaskId("worker", 1), spec)
     assert (interpreter, module) == ("-m", "aioflow.worker")
     options = parse_options(make_parser("worker", ""), told, {})
     assert options.task.cluster == spec
@@ -50,13 +50,13 @@ def test_the_command_line_has_everything_but_the_secret() -> None:
     secret = what.credentials.secret
     assert secret is not None
     assert secret.decode() not in " ".join(told)
-    own = environments(what, {})[Task("worker", 1)]
+    own = environments(what, {})[TaskId("worker", 1)]
     assert Credentials.from_environment(own).secret == secret
 
 
 def test_gpus_are_assigned_in_order() -> None:
     jobs = read_jobs({"ps": 1, "worker": Job(2, num_gpus=2)})
-    what = Wanted(jobs, Credentials())
+    what = ClusterRequest(jobs, Credentials())
     given = [environments(what, environment) for environment in ({}, {"CUDA_VISIBLE_DEVICES": "7,GPU-a,5,MIG-b,1"})]
     cards = [[own["CUDA_VISIBLE_DEVICES"] for own in found.values()] for found in given]
     assert cards == [["", "0,1", "2,3"], ["", "7,GPU-a", "5,MIG-b"]]
@@ -64,7 +64,7 @@ def test_gpus_are_assigned_in_order() -> None:
 
 @pytest.mark.parametrize(("number", "visible"), [(0.5, "0,1"), (2, "0"), (1, "")])
 def test_unavailable_gpus_are_rejected(number: float, visible: str) -> None:
-    what = Wanted(read_jobs({"worker": Job(num_gpus=number)}), Credentials())
+    what = ClusterRequest(read_jobs({"worker": Job(num_gpus=number)}), Credentials())
     with pytest.raises(InvalidArgumentError):
         environments(what, {"CUDA_VISIBLE_DEVICES": visible})
 
@@ -72,7 +72,7 @@ def test_unavailable_gpus_are_rejected(number: float, visible: str) -> None:
 @pytest.mark.parametrize("secret", [b" " + b"x" * 16, b"x" * 16 + b"\n", b"x" * 16 + b"\0"])
 def test_a_secret_unfit_for_the_environment_is_rejected(secret: bytes) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
-        environments(Wanted(read_jobs({"ps": 1}), Credentials(secret)), {})
+        environments(ClusterRequest(read_jobs({"ps": 1}), Credentials(secret)), {})
     assert repr(secret)[2:-1] not in str(raised.value)
 
 

@@ -12,18 +12,18 @@ import aioflow as af
 from aioflow.distributed.ray import actor, start
 from aioflow.distributed.ray.actor import WorkerActor
 from aioflow.distributed.ray.asked import STRATEGIES, actor_options, bundles, check_strategy, orders
-from aioflow.distributed.starting.host import Wanted
+from aioflow.distributed.starting.host import ClusterRequest
 from aioflow.distributed.starting.jobs import Job, read_jobs
 from aioflow.errors import AlreadyExistsError, InvalidArgumentError, OpError, UnavailableError, UnimplementedError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
 from aioflow.net.errors_codec import decode_error
 
 KNOWN: Final = Credentials(b"0123456789abcdef0123456789abcdef")
 
 
-def asked(jobs: Any, **options: Any) -> Wanted:
-    return Wanted(read_jobs(jobs), KNOWN, **options)
+def asked(jobs: Any, **options: Any) -> ClusterRequest:
+    return ClusterRequest(read_jobs(jobs), KNOWN, **options)
 
 
 # ── requests to Ray ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,8 +78,8 @@ def node(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def told(address: str, what: Wanted | None = None) -> dict[str, Any]:
-    return orders(what or asked({"ps": 1}), Task("ps", 0), ClusterSpec({"ps": [address]}), bind=None)
+def told(address: str, what: ClusterRequest | None = None) -> dict[str, Any]:
+    return orders(what or asked({"ps": 1}), TaskId("ps", 0), ClusterSpec({"ps": [address]}), bind=None)
 
 
 def error_of(answer: dict[str, Any]) -> OpError:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.sync.batches import BatchCore, BatchPolicy, Piece, Request
+from aioflow.sync.batches import BatchCore, BatchPolicy, BatchRequest, Piece
 
 INFINITY = float("inf")
 
 
-def added(core: BatchCore, *sizes: int, at: float = 0.0, kind: object = None, priority: int = 0) -> list[Request]:
-    requests = [Request(rows, None, kind, priority) for rows in sizes]
+def added(core: BatchCore, *sizes: int, at: float = 0.0, kind: object = None, priority: int = 0) -> list[BatchRequest]:
+    requests = [BatchRequest(rows, None, kind, priority) for rows in sizes]
     for request in requests:
         core.add(request, at)
     return requests
@@ -146,12 +146,12 @@ class Requests(RuleBasedStateMachine):
         super().__init__()
         self.core = BatchCore(BatchPolicy(5, batch_timeout=2.0, max_enqueued_batches=4))
         self.now = 0.0
-        self.waiting: list[Request] = []
-        self.taken: dict[Request, int] = {}
+        self.waiting: list[BatchRequest] = []
+        self.taken: dict[BatchRequest, int] = {}
 
     @rule(rows=st.integers(1, 13), kind=st.sampled_from("ab"), priority=st.integers(0, 2))
     def add(self, rows: int, kind: str, priority: int) -> None:
-        request = Request(rows, None, kind, priority)
+        request = BatchRequest(rows, None, kind, priority)
         fits = not self.left() or self.left() + rows <= 20
         try:
             self.core.add(request, self.now)

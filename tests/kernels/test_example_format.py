@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from aioflow.errors import DataLossError
 from aioflow.formats import example as example_format
-from aioflow.formats.example import Kind, Layouts, Place, decode_example, encode_example, values_at
+from aioflow.formats.example import FeatureKind, FeatureSpan, Layouts, decode_example, encode_example, values_at
 from aioflow.formats.protobuf import write_number, write_piece
 from tests.support.random_examples import examples
 
-FIELDS: dict[Kind, int] = {"bytes": 1, "float": 2, "int64": 3}
+FIELDS: dict[FeatureKind, int] = {"bytes": 1, "float": 2, "int64": 3}
 
 
 def read(layouts: Layouts, data: bytes) -> Any:
@@ -29,11 +29,11 @@ def read(layouts: Layouts, data: bytes) -> Any:
     return {name: (kind, plain(kind, values)) for name, (kind, values) in found.items()}
 
 
-def plain(kind: Kind | None, values: Any) -> Any:
+def plain(kind: FeatureKind | None, values: Any) -> Any:
     return np.asarray(values, np.float32).tobytes() if kind == "float" else list(values)
 
 
-def one_list(kind: Kind, values: Sequence[Any], packed: bool) -> bytes:
+def one_list(kind: FeatureKind, values: Sequence[Any], packed: bool) -> bytes:
     """Encode a list of one kind, packed or not: writers use both forms."""
     if kind == "bytes":
         return b"".join(write_piece(1, v) for v in values)
@@ -45,7 +45,7 @@ def one_list(kind: Kind, values: Sequence[Any], packed: bool) -> bytes:
     return write_piece(1, b"".join(numbers)) if packed else b"".join(write_number(1 << 3) + n for n in numbers)
 
 
-def message(features: Sequence[tuple[bytes, Kind, Sequence[Sequence[Any]], bool]]) -> bytes:
+def message(features: Sequence[tuple[bytes, FeatureKind, Sequence[Sequence[Any]], bool]]) -> bytes:
     """Encode features, in order, from tuples (name, kind, pieces of the list, packed)."""
     entries = []
     for name, kind, pieces, packed in features:
@@ -55,14 +55,14 @@ def message(features: Sequence[tuple[bytes, Kind, Sequence[Sequence[Any]], bool]
 
 
 NUMBERS = st.one_of(st.integers(0, 3), st.sampled_from([127, 128, 300, -1, 2**63 - 1, -(2**63)]))
-VALUES: dict[Kind, st.SearchStrategy[Any]] = {
+VALUES: dict[FeatureKind, st.SearchStrategy[Any]] = {
     "bytes": st.binary(max_size=3),
     "float": st.sampled_from([0.0, 1.5, -2.25]),
     "int64": NUMBERS,
 }
 
 
-def features_of(kind: Kind) -> st.SearchStrategy[Any]:
+def features_of(kind: FeatureKind) -> st.SearchStrategy[Any]:
     pieces = st.lists(st.lists(VALUES[kind], max_size=3), max_size=2)
     return st.tuples(st.sampled_from([b"a", b"b", b"long"]), st.just(kind), pieces, st.booleans())
 
@@ -107,7 +107,7 @@ def test_messages_of_equal_layout_are_searched_once(monkeypatch: pytest.MonkeyPa
     searched: list[bytes] = []
     search = example_format._places
 
-    def places(data: bytes, field: int) -> dict[bytes, Place]:
+    def places(data: bytes, field: int) -> dict[bytes, FeatureSpan]:
         searched.append(data)
         return search(data, field)
 

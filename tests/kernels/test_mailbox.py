@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aioflow.sync.mailbox import MailboxCore, Take
+from aioflow.sync.mailbox import LetterRequest, MailboxCore
 
 
 def test_take_waits_for_its_key() -> None:
     box = MailboxCore("box")
     woken: list[str] = []
-    early, other = Take(1, lambda: woken.append("early")), Take(2, lambda: woken.append("other"))
+    early, other = LetterRequest(1, lambda: woken.append("early")), LetterRequest(2, lambda: woken.append("other"))
     assert box.submit(early) == box.submit(other) == []
     assert box.describe() == "mailbox 'box' (letters: none; waited for: 1, 2)"
     assert box.put(1, "one") == [early]
@@ -22,18 +22,18 @@ def test_letter_stays_until_a_later_one_is_taken() -> None:
     box.put(1, "one")
     box.put(2, "two")
     for _ in range(2):
-        assert box.submit(take := Take(1)) == [take]
+        assert box.submit(take := LetterRequest(1)) == [take]
         assert take.value == "one"
-    box.submit(Take(2))
+    box.submit(LetterRequest(2))
     assert len(box) == 1
-    assert box.submit(Take(1)) == []
+    assert box.submit(LetterRequest(1)) == []
 
 
 def test_repeated_put_replaces_the_letter() -> None:
     box = MailboxCore("box")
     box.put(1, "first try")
     box.put(1, "second try")
-    box.submit(take := Take(1))
+    box.submit(take := LetterRequest(1))
     assert take.value == "second try"
 
 
@@ -42,18 +42,18 @@ def test_put_of_an_earlier_key_discards_later_letters() -> None:
     box.put(7, "of a former life")
     box.put(8, "of a former life")
     box.put(3, "new")
-    assert box.submit(Take(7)) == []
-    assert box.submit(Take(8)) == []
+    assert box.submit(LetterRequest(7)) == []
+    assert box.submit(LetterRequest(8)) == []
     assert box.put(7, "new") != []
 
 
 def test_withdrawn_take_consumes_no_letter() -> None:
     box = MailboxCore("box")
-    take = Take(1)
+    take = LetterRequest(1)
     box.submit(take)
     assert box.withdraw(take) == []
     assert box.put(1, "one") == []
-    box.submit(taken := Take(1))
+    box.submit(taken := LetterRequest(1))
     box.withdraw(taken)
-    box.submit(again := Take(1))
+    box.submit(again := LetterRequest(1))
     assert again.value == "one"

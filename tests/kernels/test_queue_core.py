@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow import errors
-from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore, Store
+from aioflow.sync.queue import Close, Dequeue, ElementStore, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
 from aioflow.sync.waiting import Ticket
 from tests.support.random_examples import examples
 
@@ -203,7 +203,7 @@ class QueueMachine(RuleBasedStateMachine):
     Its invariants: no element is lost or duplicated, no request waits that could proceed, and the order is fair.
     """
 
-    def make_store(self) -> Store:
+    def make_store(self) -> ElementStore:
         return FIFOStore()
 
     def __init__(self) -> None:
@@ -363,7 +363,7 @@ class QueueMachine(RuleBasedStateMachine):
 class ShuffleMachine(QueueMachine):
     """The same machine with a shuffling store: no order, and one element stays inside."""
 
-    def make_store(self) -> Store:
+    def make_store(self) -> ElementStore:
         return ShuffleStore(1, random.Random(0).randrange)
 
     def order_is_kept(self) -> None:
@@ -373,7 +373,7 @@ class ShuffleMachine(QueueMachine):
 class PriorityMachine(QueueMachine):
     """The same machine with a priority store."""
 
-    def make_store(self) -> Store:
+    def make_store(self) -> ElementStore:
         return PriorityStore(lambda element: element % 5)
 
     def _inside(self) -> list[int]:

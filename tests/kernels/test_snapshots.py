@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.graph import dtypes
-from aioflow.kernels.resources import Reach, VariableResource
+from aioflow.kernels.resources import Overwrites, VariableResource
 from aioflow.kernels.snapshots import Snapshot
 
 ROWS, WIDTH = 40_000, 8  # slightly above the size from which snapshots are used
@@ -31,11 +31,11 @@ def add_rows(variable: VariableResource, rows: Any, amount: float = 1.0) -> None
         np.add.at(target, rows, np.float32(amount))
         return target
 
-    variable.update(change, Reach.ROWS)
+    variable.update(change, Overwrites.ROWS)
 
 
 def add_all(variable: VariableResource, amount: float = 1.0) -> None:
-    variable.update(lambda value, out: np.add(value, np.float32(amount), out=out), Reach.WHOLE)
+    variable.update(lambda value, out: np.add(value, np.float32(amount), out=out), Overwrites.WHOLE)
 
 
 def address(variable: VariableResource) -> int:
@@ -156,7 +156,7 @@ def test_failed_update_leaves_value_and_snapshot() -> None:
     def change(value: Any, out: Any) -> Any:
         raise ValueError("no")
 
-    for reach in Reach:
+    for reach in Overwrites:
         with pytest.raises(ValueError, match="no"):
             variable.update(change, reach)
     add_rows(variable, [2])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aioflow import errors
-from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.accumulator import AccumulatorCore, SumRequest
 from aioflow.sync.barrier import FIRST_INDEX, BarrierCore
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.staging import Get, Peek, Put, StagingCore
 from aioflow.sync.waiting import Ticket
@@ -291,11 +291,11 @@ def _add(total: frozenset[int], more: frozenset[int]) -> frozenset[int]:
 def test_withdrawn_take_merges_its_sum_with_later_gradients() -> None:
     core = AccumulatorCore("a", _add)
     core.apply(0, frozenset({1}))
-    first = Take(1)
+    first = SumRequest(1)
     core.submit(first)
     core.apply(1, frozenset({2}))
     assert core.withdraw(first) == []
-    again = Take(2)
+    again = SumRequest(2)
     assert core.submit(again) == [again]
     assert again.value == ({1, 2}, 2)
 
@@ -303,13 +303,13 @@ def test_withdrawn_take_merges_its_sum_with_later_gradients() -> None:
 def test_withdrawn_take_restores_the_step() -> None:
     core = AccumulatorCore("a", _add)
     core.apply(0, frozenset({1}))
-    taken = Take(1)
+    taken = SumRequest(1)
     core.submit(taken)
     assert core.step == 1
     core.withdraw(taken)
     assert (core.step, core.count) == (0, 1)
     core.set_step(5)
-    late = Take(1)
+    late = SumRequest(1)
     core.submit(late)
     core.set_step(9)
     core.withdraw(late)
@@ -326,7 +326,7 @@ def test_gradients_of_undone_steps_are_dropped_until_their_step() -> None:
         core.apply(step, frozenset({2}))
     assert core.count == 0
     core.apply(3, frozenset({3}))
-    core.submit(Take(1))
+    core.submit(SumRequest(1))
     core.apply(4, frozenset({4}))
     assert (core.step, core.count) == (4, 1)
     core.restart(4)
@@ -340,7 +340,7 @@ def test_only_first_counts_one_gradient_per_step() -> None:
     core = AccumulatorCore("a", _add, only_first=True)
     for number in (1, 2):
         core.apply(0, frozenset({number}))
-    first, second = Take(1), Take(1)
+    first, second = SumRequest(1), SumRequest(1)
     assert core.submit(first) == [first]
     assert core.submit(second) == []
     core.apply(0, frozenset({3}))
@@ -348,14 +348,14 @@ def test_only_first_counts_one_gradient_per_step() -> None:
     assert (first.value, second.value) == (({1}, 1), ({4}, 1))
     core.apply(2, frozenset({5}))
     core.withdraw(second)
-    third = Take(1)
+    third = SumRequest(1)
     core.submit(third)
     assert third.value == ({5}, 1), "what has come since stays alone"
 
 
 def test_closed_accumulator_cancels_its_waiters() -> None:
     core = AccumulatorCore("a", _add)
-    early, late = Take(1), Take(1)
+    early, late = SumRequest(1), SumRequest(1)
     assert core.submit(early) == []
     assert core.close() == [early]
     assert core.submit(late) == [late]
@@ -364,14 +364,14 @@ def test_closed_accumulator_cancels_its_waiters() -> None:
         assert core.withdraw(ticket) == []
     core.apply(0, frozenset({1}))
     core.restart(0)
-    again = Take(1)
+    again = SumRequest(1)
     assert core.submit(again) == [again]
     assert again.value == ({1}, 1)
 
 
 def test_limit_lowers_the_required_gradients() -> None:
     core = AccumulatorCore("a", _add)
-    early, late, after = Take(3), Take(3), Take(3)
+    early, late, after = SumRequest(3), SumRequest(3), SumRequest(3)
     core.apply(0, frozenset({1}))
     assert core.submit(early) == []
     assert core.set_limit(2) == []
@@ -388,7 +388,7 @@ def test_limit_lowers_the_required_gradients() -> None:
 
 def test_step_without_effect_is_taken_again() -> None:
     core = AccumulatorCore("a", _add)
-    first, second, third = Take(1), Take(1), Take(1)
+    first, second, third = SumRequest(1), SumRequest(1), SumRequest(1)
     core.apply(0, frozenset({1}))
     assert core.submit(first) == [first]
     core.apply(0, frozenset({2}))
@@ -421,7 +421,7 @@ class AccumulatorMachine(Lines):
 
     @rule(required=st.integers(1, 4))
     def take(self, required: int) -> None:
-        self.ask(self.core.submit, Take(required))
+        self.ask(self.core.submit, SumRequest(required))
 
     @rule(limit=st.integers(1, 4))
     def set_limit(self, limit: int) -> None:
@@ -469,7 +469,7 @@ class AccumulatorMachine(Lines):
 class TurnsMachine(Lines):
     def __init__(self) -> None:
         super().__init__()
-        self.core = Turns("lock")
+        self.core = FairLock("lock")
 
     @rule()
     def ask_for_it(self) -> None:

@@ -17,9 +17,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aioflow import errors
-from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.accumulator import AccumulatorCore, SumRequest
 from aioflow.sync.barrier import BarrierCore
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.queue import Close, Dequeue, Enqueue, FIFOStore, PriorityStore, QueueCore, ShuffleStore
 from aioflow.sync.staging import Get, Put, StagingCore
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
@@ -180,7 +180,7 @@ def test_accumulator_waiters_survive_any_events(events: list[tuple[str, int]]) -
         if what == "in":
             return wake_all(core.apply(10**6, world.fresh(1)))
         if what in ("out", "some"):
-            return waiting(core, partial(Take, number), lambda value: value[0])
+            return waiting(core, partial(SumRequest, number), lambda value: value[0])
         return None
 
     asyncio.run(world.play(events, start))
@@ -192,7 +192,7 @@ def test_accumulator_waiters_survive_any_events(events: list[tuple[str, int]]) -
 @SERVED_TOO_LATE
 @SETTINGS
 def test_lock_waiters_survive_any_events(events: list[tuple[str, int]]) -> None:
-    lock, world, inside, order = Turns("lock"), World(), 0, list[int]()
+    lock, world, inside, order = FairLock("lock"), World(), 0, list[int]()
 
     async def hold(which: int, ticks: int) -> None:
         nonlocal inside

@@ -12,7 +12,7 @@ import pytest
 
 import aioflow as af
 from aioflow.net import tcp
-from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, bare_frame, encode
+from aioflow.net.framing import CHUNK_BYTES, EncodedMessage, FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory import sharing
 from tests.net.clusters import cluster
@@ -25,7 +25,7 @@ _LONGEST = 200_000  # bytes of the longest stream that is recorded for mutation
 
 def recorded() -> list[Stream]:
     """Return recorded messages, at most three of each kind and service, and the frames without content."""
-    found: dict[tuple[Kind, Any], list[Stream]] = {}
+    found: dict[tuple[FrameKind, Any], list[Stream]] = {}
     with _listening(found):
         asyncio.run(_steps())
     return _rare() + [stream for streams in found.values() for stream in streams[:3]]
@@ -36,17 +36,18 @@ def _rare() -> list[Stream]:
     row = np.array([[b"", b"w", b"/device:CPU:0", b"/job:ps/replica:0/task:0/device:CPU:0"]], object)
     asked = [("wanted", {"step": 5}, ()), ("report", {"step": 5}, ()), ("settle", {}, (row,)), ("claim", {}, (row,))]
     messages = [
-        Message(Kind.REQUEST, 9, {"kind": kind, "timeout": 1.0, "body": body}, tensors) for kind, body, tensors in asked
+        WireMessage(FrameKind.REQUEST, 9, {"kind": kind, "timeout": 1.0, "body": body}, tensors)
+        for kind, body, tensors in asked
     ]
-    messages += [Message(Kind.CANCEL, 9), Message(Kind.REPLY, 9, {"wanted": True})]
+    messages += [WireMessage(FrameKind.CANCEL, 9), WireMessage(FrameKind.REPLY, 9, {"wanted": True})]
     lent = {"kind": 17, "header": {}, "lent": [[0, "float32", [1024], 4096, [1, 9, 1 << 20, 0, 0, 1]]]}
-    messages.append(Message(Kind.LENT, 9, lent))
-    return [[bare_frame(Kind.HEARTBEAT, 7)], [bare_frame(Kind.CLOSE)], *([encode(m).head] for m in messages)]
+    messages.append(WireMessage(FrameKind.LENT, 9, lent))
+    return [[bare_frame(FrameKind.HEARTBEAT, 7)], [bare_frame(FrameKind.CLOSE)], *([encode(m).head] for m in messages)]
 
 
 @contextmanager
-def _listening(found: dict[tuple[Kind, Any], list[Stream]]) -> Iterator[None]:
-    def encode_and_keep(message: Message, limits: Limits) -> Encoded:
+def _listening(found: dict[tuple[FrameKind, Any], list[Stream]]) -> Iterator[None]:
+    def encode_and_keep(message: WireMessage, limits: Limits) -> EncodedMessage:
         encoded = encode(message, limits)
         if encoded.size <= _LONGEST:
             chunks = (b"".join(map(bytes, chunk)) for chunk in encoded.chunks(min(CHUNK_BYTES, 30_000)))

@@ -20,9 +20,9 @@ from aioflow.errors import OpError, ResourceExhaustedError
 from aioflow.net.arriving import Arrivals
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
+from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
-from aioflow.net.proving import Hello
+from aioflow.net.proving import HelloFields
 from aioflow.net.transports import connect, listen
 from tests.net.test_framing import PREFIX, feed, frame
 from tests.support.loops import LOOPS
@@ -40,7 +40,7 @@ def announced(dtype: str, count: int, nbytes: int) -> bytes:
 
 
 def chunk(size: int = CHUNK_BYTES) -> bytes:
-    return PREFIX.pack(b"aiof", 2, Kind.CHUNK, 0, 1, 0, 0, size) + bytes(size)
+    return PREFIX.pack(b"aiof", 2, FrameKind.CHUNK, 0, 1, 0, 0, size) + bytes(size)
 
 
 def resident() -> int:
@@ -81,7 +81,7 @@ def test_total_is_bounded_and_the_largest_message_is_dropped() -> None:
 def test_complete_message_no_longer_counts() -> None:
     arrivals = Arrivals(2 * CHUNK_BYTES)
     decoder = Decoder(arriving=arrivals.one(lambda _: None))
-    message = encode(Message(Kind.PUSH, 1, {}, (np.zeros(CHUNK_BYTES + 1, np.uint8),)))
+    message = encode(WireMessage(FrameKind.PUSH, 1, {}, (np.zeros(CHUNK_BYTES + 1, np.uint8),)))
     for _ in range(5):
         assert len(feed(decoder, b"".join(map(bytes, message.whole())))) == 1
         assert arrivals.bytes == 0
@@ -116,7 +116,7 @@ def test_partial_message_is_freed_without_garbage_collection(loop: str, what: st
                 before = tracemalloc.get_traced_memory()[0]
                 for _ in range(3):
                     reader, writer = await asyncio.open_connection(host, int(port))
-                    writer.write(Hello(3).to_bytes() + sent)
+                    writer.write(HelloFields(3).to_bytes() + sent)
                     await reader.readexactly(32)
                     if what == "cut off":
                         await eventually(lambda: tracemalloc.get_traced_memory()[0] - before > LOST_BYTES)
@@ -152,11 +152,11 @@ async def test_connection_that_exhausts_the_limit_ends_and_others_continue() -> 
     async with asyncio.timeout(30), listen(ANY, handler, options) as listener:
         host, port = listener.address.removeprefix("tcp://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(Hello(3).to_bytes() + announced("uint8", GIB, GIB) + chunk() * 4)
+        writer.write(HelloFields(3).to_bytes() + announced("uint8", GIB, GIB) + chunk() * 4)
         await writer.drain()
         await reader.readexactly(32)
         async with await connect(listener.address) as comm:
-            large = Message(Kind.REQUEST, 5, {}, (np.arange(2 * CHUNK_BYTES, dtype=np.uint8),))
+            large = WireMessage(FrameKind.REQUEST, 5, {}, (np.arange(2 * CHUNK_BYTES, dtype=np.uint8),))
             for _ in range(3):
                 await comm.send(large)
                 reply = await comm.receive()

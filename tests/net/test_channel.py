@@ -26,9 +26,9 @@ from aioflow.errors import (
     UnimplementedError,
     UnknownError,
 )
-from aioflow.net.channel import Channel, Reply, Request, Service, Taker
+from aioflow.net.channel import Channel, Reply, Service, ServiceRequest, Taker
 from aioflow.net.comm import CommOptions
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.testing.check_comm import connected
 
@@ -59,12 +59,12 @@ async def channels(
         yield calling, serving
 
 
-async def echo(request: Request) -> Reply:
+async def echo(request: ServiceRequest) -> Reply:
     return Reply({"kind": request.kind, **request.header}, request.tensors)
 
 
 async def test_call_returns_the_reply_of_the_service(address: str) -> None:
-    async def double(request: Request) -> Reply:
+    async def double(request: ServiceRequest) -> Reply:
         return Reply({"n": request.header["n"] + 1}, [t * 2 for t in request.tensors])
 
     async with channels(address, {"double": double}) as (calling, _):
@@ -76,7 +76,7 @@ async def test_call_returns_the_reply_of_the_service(address: str) -> None:
 
 
 async def test_service_may_return_none(address: str) -> None:
-    async def nothing(request: Request) -> None:
+    async def nothing(request: ServiceRequest) -> None:
         return None
 
     async with channels(address, {"nothing": nothing}) as (calling, _):
@@ -87,10 +87,10 @@ async def test_calls_are_served_concurrently(address: str) -> None:
     """Answer the first call through the effect of the second."""
     gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def wait(request: Request) -> None:
+    async def wait(request: ServiceRequest) -> None:
         await gate
 
-    async def release(request: Request) -> None:
+    async def release(request: ServiceRequest) -> None:
         gate.set_result(None)
 
     async with channels(address, {"wait": wait, "release": release}) as (calling, _), asyncio.TaskGroup() as tg:
@@ -100,7 +100,7 @@ async def test_calls_are_served_concurrently(address: str) -> None:
 
 
 async def test_answers_match_their_calls(address: str) -> None:
-    async def later(request: Request) -> Reply:
+    async def later(request: ServiceRequest) -> Reply:
         await asyncio.sleep(0 if request.header["i"] % 3 else 0.01)
         return Reply(request.header, request.tensors)
 
@@ -133,7 +133,7 @@ async def test_both_ends_can_call(address: str) -> None:
 
 @pytest.mark.parametrize("kind", [InvalidArgumentError, DTypeError, NotFoundError, ClosedSessionError])
 async def test_error_is_raised_as_its_own_class(address: str, kind: Any) -> None:
-    async def fail(request: Request) -> None:
+    async def fail(request: ServiceRequest) -> None:
         raise kind("it is wrong", expected=[1], actual="2").at("node_a", "MatMul", SourceLine("user.py", 12, "build"))
 
     async with channels(address, {"fail": fail}) as (calling, _):
@@ -148,7 +148,7 @@ async def test_error_is_raised_as_its_own_class(address: str, kind: Any) -> None
 
 
 async def test_other_exceptions_are_raised_as_unknown_error(address: str) -> None:
-    async def fail(request: Request) -> None:
+    async def fail(request: ServiceRequest) -> None:
         raise ZeroDivisionError("by zero")
 
     async with channels(address, {"fail": fail, "echo": echo}) as (calling, _):
@@ -166,7 +166,7 @@ async def test_unknown_kind_raises_error_that_lists_the_known_ones(address: str)
 
 
 async def test_unsendable_answer_raises_an_error(address: str) -> None:
-    async def odd(request: Request) -> Reply:
+    async def odd(request: ServiceRequest) -> Reply:
         return Reply({}, [np.array([object()])])
 
     async with channels(address, {"odd": odd, "echo": echo}) as (calling, _):
@@ -185,7 +185,7 @@ async def test_unsendable_request_raises_the_callers_error(address: str) -> None
 
 
 async def test_overlong_error_still_arrives(address: str) -> None:
-    async def fail(request: Request) -> None:
+    async def fail(request: ServiceRequest) -> None:
         raise InvalidArgumentError("ü" * 500_000, expected="y" * 500_000, node="n" * 100_000)
 
     for header_bytes in (64 << 10, 4 << 10):
@@ -205,7 +205,7 @@ class Sleeper:
         self.started = asyncio.Event()
         self.stopped = asyncio.Event()
 
-    async def __call__(self, request: Request) -> Reply:
+    async def __call__(self, request: ServiceRequest) -> Reply:
         self.started.set()
         try:
             await asyncio.Event().wait()
@@ -255,7 +255,7 @@ async def test_large_request_cancelled_while_sent_is_stopped_on_arrival(address:
 async def test_caller_cancelled_while_sending_does_not_affect_others(address: str) -> None:
     seen: list[int] = []
 
-    async def count(request: Request) -> None:
+    async def count(request: ServiceRequest) -> None:
         seen.append(request.tensors[0].nbytes)
 
     async with channels(address, {"count": count, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
@@ -272,7 +272,7 @@ async def test_open_requests_are_bounded_at_both_ends(address: str) -> None:
     gate, full = asyncio.Event(), asyncio.Event()
     running = most = 0
 
-    async def wait(request: Request) -> None:
+    async def wait(request: ServiceRequest) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -288,7 +288,7 @@ async def test_open_requests_are_bounded_at_both_ends(address: str) -> None:
         with pytest.raises(DeadlineExceededError):
             await calling.call("wait", timeout=0.01)
         # The peer enforces the limit against a caller that ignores it.
-        await calling.comm.send(Message(Kind.REQUEST, 999, {"kind": "wait", "timeout": None, "body": {}}))
+        await calling.comm.send(WireMessage(FrameKind.REQUEST, 999, {"kind": "wait", "timeout": None, "body": {}}))
         other = await calling_failure(calling, 999)
         assert isinstance(other, ResourceExhaustedError)
         gate.set()
@@ -308,9 +308,9 @@ async def calling_failure(calling: Channel, number: int) -> BaseException | None
 
 
 async def test_large_pushes_let_small_calls_through(address: str) -> None:
-    arrived: asyncio.Queue[Request] = asyncio.Queue()
+    arrived: asyncio.Queue[ServiceRequest] = asyncio.Queue()
 
-    async def take(request: Request) -> None:
+    async def take(request: ServiceRequest) -> None:
         arrived.put_nowait(request)
 
     async with channels(address, {"take": take, "echo": echo}) as (calling, _), asyncio.TaskGroup() as tg:
@@ -328,7 +328,7 @@ async def test_large_pushes_let_small_calls_through(address: str) -> None:
 
 
 async def test_failing_push_ends_the_connection_with_its_error(address: str) -> None:
-    async def fail(request: Request) -> None:
+    async def fail(request: ServiceRequest) -> None:
         raise NotFoundError("no such step")
 
     for kind, wanted in (("fail", NotFoundError), ("unheard of", UnimplementedError)):
@@ -342,7 +342,7 @@ async def test_taker_receives_small_pushes_in_order(address: str) -> None:
     """Deliver each push whole on arrival, before the answer to a later call."""
     taken: list[tuple[int, int]] = []
 
-    def take(request: Request) -> None:
+    def take(request: ServiceRequest) -> None:
         taken.append((request.header["i"], int(request.tensors[0].sum())))
 
     async with channels(address, {"echo": echo}, takers={"take": take}) as (calling, _):
@@ -358,7 +358,7 @@ async def test_taker_receives_small_pushes_in_order(address: str) -> None:
 async def test_failing_taker_ends_the_connection_with_its_error(address: str) -> None:
     taken: list[int] = []
 
-    def fail(request: Request) -> None:
+    def fail(request: ServiceRequest) -> None:
         taken.append(request.header["i"])
         raise NotFoundError("no such step") if request.header["known"] else KeyError("step")
 
@@ -386,7 +386,7 @@ async def test_messages_before_the_channel_opens_are_taken_before_its_end(addres
     taken: list[int] = []
     async with connected(address)(CommOptions(), CommOptions()) as (first, second), asyncio.TaskGroup() as tg:
         for i in range(3):
-            await first.send(Message(Kind.PUSH, 0, {"kind": "take", "timeout": None, "body": {"i": i}}))
+            await first.send(WireMessage(FrameKind.PUSH, 0, {"kind": "take", "timeout": None, "body": {"i": i}}))
         closing = tg.create_task(first.close())
         await asyncio.sleep(0.01)  # time in which all messages may arrive, but need not
         async with Channel(second, takers={"take": lambda request: taken.append(request.header["i"])}) as channel:
@@ -429,7 +429,7 @@ async def fails(calling: Channel) -> str:
 async def test_pushes_before_a_close_arrive(address: str) -> None:
     sizes: asyncio.Queue[int] = asyncio.Queue()
 
-    async def take(request: Request) -> None:
+    async def take(request: ServiceRequest) -> None:
         sizes.put_nowait(request.tensors[0].size)
 
     async with channels(address, {"take": take}) as (calling, serving):
@@ -443,20 +443,20 @@ async def test_pushes_before_a_close_arrive(address: str) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Message(Kind.REQUEST, 1, {"kind": 3, "timeout": None, "body": {}}),
-        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": -1, "body": {}}),
-        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": float("nan"), "body": {}}),
-        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": True, "body": {}}),
-        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": []}),
-        Message(Kind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": {}, "more": 1}),
-        Message(Kind.REQUEST, 1, {}),
-        Message(Kind.PUSH, 1, {"kind": "echo"}),
-        Message(Kind.FAILURE, 1, {}),
-        Message(Kind.FAILURE, 1, {"error": "SystemExit", "message": "x"}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": 3, "timeout": None, "body": {}}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": "echo", "timeout": -1, "body": {}}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": "echo", "timeout": float("nan"), "body": {}}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": "echo", "timeout": True, "body": {}}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": []}),
+        WireMessage(FrameKind.REQUEST, 1, {"kind": "echo", "timeout": None, "body": {}, "more": 1}),
+        WireMessage(FrameKind.REQUEST, 1, {}),
+        WireMessage(FrameKind.PUSH, 1, {"kind": "echo"}),
+        WireMessage(FrameKind.FAILURE, 1, {}),
+        WireMessage(FrameKind.FAILURE, 1, {"error": "SystemExit", "message": "x"}),
     ],
     ids=str,
 )
-async def test_malformed_message_ends_the_connection(address: str, message: Message) -> None:
+async def test_malformed_message_ends_the_connection(address: str, message: WireMessage) -> None:
     async with channels(address, {"echo": echo}) as (calling, serving):
         await calling.comm.send(message)
         error: AioflowError = await serving.wait_ended()
@@ -468,7 +468,7 @@ async def test_reused_request_number_ends_the_connection(address: str) -> None:
     sleeper = Sleeper()
     async with channels(address, {"sleep": sleeper}) as (calling, serving):
         for _ in range(2):
-            await calling.comm.send(Message(Kind.REQUEST, 1, {"kind": "sleep", "timeout": None, "body": {}}))
+            await calling.comm.send(WireMessage(FrameKind.REQUEST, 1, {"kind": "sleep", "timeout": None, "body": {}}))
             await sleeper.started.wait()
         assert type(await serving.wait_ended()) is DataLossError
         await sleeper.stopped.wait()
@@ -476,8 +476,8 @@ async def test_reused_request_number_ends_the_connection(address: str) -> None:
 
 async def test_replies_and_cancels_of_unknown_requests_are_ignored(address: str) -> None:
     async with channels(address, {"echo": echo}) as (calling, serving):
-        await calling.comm.send(Message(Kind.CANCEL, 77))
-        await serving.comm.send(Message(Kind.REPLY, 78, {"late": True}))
+        await calling.comm.send(WireMessage(FrameKind.CANCEL, 77))
+        await serving.comm.send(WireMessage(FrameKind.REPLY, 78, {"late": True}))
         assert (await calling.call("echo", timeout=_GUARD)).header == {"kind": "echo"}
 
 
@@ -486,14 +486,14 @@ async def test_close_does_not_serve_requests_that_arrive_during_it(
 ) -> None:
     """Drop a request that arrives while the comm still sends: nothing would cancel its service."""
 
-    async def wait(_: Request) -> None:
+    async def wait(_: ServiceRequest) -> None:
         await asyncio.Event().wait()
 
     async with channels(address, {"wait": wait}) as (_, serving):
         close = serving.comm.close
 
         async def close_later() -> None:
-            serving._on_message(Message(Kind.REQUEST, 1, {"kind": "wait", "timeout": None, "body": {}}))
+            serving._on_message(WireMessage(FrameKind.REQUEST, 1, {"kind": "wait", "timeout": None, "body": {}}))
             await close()
 
         monkeypatch.setattr(serving.comm, "close", close_later)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import aioflow as af
-from aioflow.net.cluster_spec import Task, parse_task
+from aioflow.net.cluster_spec import TaskId, parse_task
 
 DENSE = {"worker": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 SPARSE = {"worker": {0: "127.0.0.1:1", 2: "127.0.0.1:2"}}
@@ -20,7 +20,7 @@ def test_accessors_of_a_dense_cluster() -> None:
     assert (spec.num_tasks("worker"), spec.task_indices("worker")) == (2, [0, 1])
     assert spec.task_address("worker", 1) == "127.0.0.1:2"
     assert spec.job_tasks("worker") == ["127.0.0.1:1", "127.0.0.1:2"]
-    assert list(spec.tasks()) == [Task("ps", 0), Task("worker", 0), Task("worker", 1)]
+    assert list(spec.tasks()) == [TaskId("ps", 0), TaskId("worker", 0), TaskId("worker", 1)]
     assert spec
     assert not af.train.ClusterSpec({})
 
@@ -67,8 +67,8 @@ def test_invalid_cluster_is_refused(wrong: Any) -> None:
 
 
 def test_task_names_are_written_and_parsed() -> None:
-    assert Task("ps", 3).name == "/job:ps/replica:0/task:3"
-    assert parse_task(Task("ps", 3).name) == Task("ps", 3)
+    assert TaskId("ps", 3).name == "/job:ps/replica:0/task:3"
+    assert parse_task(TaskId("ps", 3).name) == TaskId("ps", 3)
     with pytest.raises(af.errors.InvalidArgumentError):
         parse_task("/job:ps")
 

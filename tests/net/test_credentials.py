@@ -32,7 +32,7 @@ from aioflow.errors import (
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials, read_secret
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.server import Server
 from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, Factory, connected
@@ -54,7 +54,7 @@ async def echo(comm: Comm) -> None:
 
 
 async def answered(comm: Comm, number: int = 5) -> None:
-    await comm.send(Message(Kind.REQUEST, number))
+    await comm.send(WireMessage(FrameKind.REQUEST, number))
     reply = await comm.receive()
     assert reply is not None
     assert reply.request == number
@@ -153,7 +153,7 @@ async def between(address: str, there: Callable[[bytes], bytes]) -> AsyncIterato
 @pytest.mark.parametrize("size", [8, 300_000], ids=["small", "in chunks"])
 async def test_change_in_transit_ends_a_sealed_connection(size: int) -> None:
     ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
-    got: list[Message] = []
+    got: list[WireMessage] = []
 
     async def handler(comm: Comm) -> None:
         try:
@@ -167,8 +167,8 @@ async def test_change_in_transit_ends_a_sealed_connection(size: int) -> None:
 
     async with asyncio.timeout(30), listen(ANY, handler, SEALED) as listener, between(listener.address, alter) as there:
         comm = await connect(there, 5, KNOWN)
-        await comm.send(Message(Kind.PUSH, 1, {}, (np.ones(size, np.uint8),)))
-        await comm.send(Message(Kind.PUSH, 2, {}, (np.full(size, 7, np.uint8),)))
+        await comm.send(WireMessage(FrameKind.PUSH, 1, {}, (np.ones(size, np.uint8),)))
+        await comm.send(WireMessage(FrameKind.PUSH, 2, {}, (np.full(size, 7, np.uint8),)))
         assert isinstance(await ended, DataLossError)
         comm.abort("done")
     assert [message.request for message in got] in ([], [1]), "what came with it may be lost, too"

@@ -14,7 +14,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import AbortedError, NotFoundError, OpError
-from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.channel import Channel, Reply, ServiceRequest
 from aioflow.net.comm import CommOptions
 from aioflow.net.messages import RUN, WANTED, Run
 from aioflow.net.transports import connect
@@ -159,7 +159,7 @@ async def late_step(net: SimNet, wanted: bool, seconds: float) -> OpError:
     cluster = SimCluster(net, {"ps": 1})
     await cluster.start()
 
-    async def answer(request: Request) -> Reply:
+    async def answer(request: ServiceRequest) -> Reply:
         await asyncio.sleep(seconds)
         return Reply({"wanted": wanted})
 

@@ -13,7 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow.compiler.messages import Messages, messages, unanswered
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.server import Server
 from aioflow.net.tcp import TcpComm
 from tests.net.clusters import cluster, given_up_at_once
@@ -22,13 +22,13 @@ PS, WORKER, CHIEF = (f"/job:{job}/replica:0/task:0" for job in ("ps", "worker", 
 
 
 @contextmanager
-def counted() -> Iterator[Counter[Kind]]:
+def counted() -> Iterator[Counter[FrameKind]]:
     """Count the messages that arrive over TCP in this process, from REQUEST upwards."""
-    found: Counter[Kind] = Counter()
+    found: Counter[FrameKind] = Counter()
     arrived = TcpComm._arrived
 
-    def count(comm: TcpComm, message: Message) -> None:
-        if message.kind >= Kind.REQUEST:
+    def count(comm: TcpComm, message: WireMessage) -> None:
+        if message.kind >= FrameKind.REQUEST:
             found[message.kind] += 1
         arrived(comm, message)
 
@@ -47,12 +47,12 @@ def read_by(task: str) -> af.Tensor:
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
-        (PS, {Kind.REQUEST: 1, Kind.REPLY: 1}),
-        (CHIEF, {Kind.REQUEST: 1, Kind.PUSH: 1}),
-        (WORKER, {Kind.REQUEST: 2, Kind.PUSH: 1, Kind.REPLY: 1}),
+        (PS, {FrameKind.REQUEST: 1, FrameKind.REPLY: 1}),
+        (CHIEF, {FrameKind.REQUEST: 1, FrameKind.PUSH: 1}),
+        (WORKER, {FrameKind.REQUEST: 2, FrameKind.PUSH: 1, FrameKind.REPLY: 1}),
     ],
 )
-async def test_step_with_remote_scalar_sends_expected_messages(task: str, expected: dict[Kind, int]) -> None:
+async def test_step_with_remote_scalar_sends_expected_messages(task: str, expected: dict[FrameKind, int]) -> None:
     with af.Graph().as_default() as graph:
         result = read_by(task)
         initialize = af.global_variables_initializer()
@@ -68,10 +68,10 @@ async def test_step_with_remote_scalar_sends_expected_messages(task: str, expect
         assert messages(s.plan(result), home=CHIEF).total == sum(expected.values())
 
 
-def confirmations(found: Counter[Kind]) -> dict[Kind, int]:
+def confirmations(found: Counter[FrameKind]) -> dict[FrameKind, int]:
     """Return the messages by which a worker sometimes asks another if its values arrived: part of no step."""
-    asked = found[Kind.REQUEST] % 5
-    return {Kind.REQUEST: asked, Kind.REPLY: asked}
+    asked = found[FrameKind.REQUEST] % 5
+    return {FrameKind.REQUEST: asked, FrameKind.REPLY: asked}
 
 
 async def test_part_without_answer_reports_its_failure() -> None:

@@ -17,19 +17,19 @@ from hypothesis.extra import numpy as hnp
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from aioflow.graph.dtypes import ALL
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import CHUNK_BYTES, INLINE_BYTES, Kind, Message, bare_frame, encode
+from aioflow.net.framing import CHUNK_BYTES, INLINE_BYTES, FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.limits import Limits
 from tests.support.random_examples import examples
 
 PREFIX = struct.Struct("<4sBBHQIIQ")  # written out: the format is a promise to other versions
 
 
-def wire(message: Message, chunk_bytes: int = CHUNK_BYTES) -> bytes:
+def wire(message: WireMessage, chunk_bytes: int = CHUNK_BYTES) -> bytes:
     encoded = encode(message)
     return encoded.head + b"".join(bytes(b) for frame in encoded.chunks(chunk_bytes) for b in frame)
 
 
-def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[Message]:
+def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[WireMessage]:
     found, position = [], 0
     while position < len(data):
         buffer = decoder.buffer()
@@ -41,7 +41,7 @@ def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> li
     return found
 
 
-def same(first: Message, second: Message) -> bool:
+def same(first: WireMessage, second: WireMessage) -> bool:
     pairs = zip(first.tensors, second.tensors, strict=True)
     equal = all(
         a.dtype == b.dtype and a.shape == b.shape and a.tolist() == b.tolist()
@@ -78,8 +78,8 @@ def tensors(draw: st.DrawFn) -> Any:
 
 
 MESSAGES = st.builds(
-    Message,
-    st.sampled_from([kind for kind in Kind if kind >= Kind.REQUEST]),
+    WireMessage,
+    st.sampled_from([kind for kind in FrameKind if kind >= FrameKind.REQUEST]),
     st.integers(0, 2**64 - 1),
     DOCUMENTS,
     st.lists(tensors(), max_size=4),
@@ -88,7 +88,7 @@ MESSAGES = st.builds(
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.lists(st.integers(1, 200), min_size=1))
 @settings(deadline=None, max_examples=examples(60))
-def test_messages_survive_any_split(messages: list[Message], sizes: list[int]) -> None:
+def test_messages_survive_any_split(messages: list[WireMessage], sizes: list[int]) -> None:
     data = b"".join(map(wire, messages))
     cuts = (sizes[i % len(sizes)] for i in range(len(data) + 1))
     decoder = Decoder()
@@ -100,16 +100,18 @@ def test_messages_survive_any_split(messages: list[Message], sizes: list[int]) -
 
 @pytest.mark.parametrize("cut", [1, 7, 31, 32, 33, 4096, 65_536, 10**9])
 def test_large_message_survives_splits_and_interleaved_messages(cut: int) -> None:
-    large = Message(Kind.PUSH, 5, {"x": 1}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000)))
-    small = Message(Kind.CANCEL, 6, {"y": 2}, (np.arange(4),))
+    large = WireMessage(
+        FrameKind.PUSH, 5, {"x": 1}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000))
+    )
+    small = WireMessage(FrameKind.CANCEL, 6, {"y": 2}, (np.arange(4),))
     encoded = encode(large)
     chunks = [b"".join(map(bytes, c)) for c in encoded.chunks(100_000)]
     assert len(chunks) == 4
-    between = bare_frame(Kind.HEARTBEAT) + wire(small)
+    between = bare_frame(FrameKind.HEARTBEAT) + wire(small)
     data = encoded.head + between.join(chunks) + wire(small)
     found = feed(Decoder(), data, (cut for _ in range(len(data))))
-    heartbeats = [m for m in found if m.kind is Kind.HEARTBEAT]
-    others = [m for m in found if m.kind is not Kind.HEARTBEAT]
+    heartbeats = [m for m in found if m.kind is FrameKind.HEARTBEAT]
+    others = [m for m in found if m.kind is not FrameKind.HEARTBEAT]
     assert len(heartbeats) == 3
     assert [m.request for m in others] == [6, 6, 6, 5, 6]
     assert same(others[3], large)
@@ -118,7 +120,7 @@ def test_large_message_survives_splits_and_interleaved_messages(cut: int) -> Non
 
 def test_layout_is_as_documented() -> None:
     array, other = np.arange(3, dtype=np.float32), np.array([b"ab", b""], dtype=object)
-    frame = wire(Message(Kind.REQUEST, 7, {"k": "v"}, (array, other)))
+    frame = wire(WireMessage(FrameKind.REQUEST, 7, {"k": "v"}, (array, other)))
     header = msgpack.packb([[["float32", [3], 12], ["string", [2], 10]], {"k": "v"}])
     start = -(-(32 + len(header)) // 64) * 64
     assert frame[:32] == PREFIX.pack(b"aiof", 2, 16, 0, 7, len(header), 2, 64 + 10)
@@ -129,7 +131,7 @@ def test_layout_is_as_documented() -> None:
 
 def test_data_of_a_large_tensor_is_not_copied_on_either_side() -> None:
     array = np.arange(100_000.0)
-    encoded = encode(Message(Kind.PUSH, 1, {}, (array,)))
+    encoded = encode(WireMessage(FrameKind.PUSH, 1, {}, (array,)))
     assert np.shares_memory(np.frombuffer(encoded.payload[0], np.uint8), array)
     decoder = Decoder()
     feed(decoder, encoded.head)
@@ -223,7 +225,7 @@ MALFORMED: dict[str, tuple[type[OpError], bytes]] = {
 @pytest.mark.parametrize("cut", [1, 10**9])
 def test_malformed_frame_raises_a_typed_error(name: str, cut: int) -> None:
     kind, data = MALFORMED[name]
-    whole = data + 10 * bare_frame(Kind.HEARTBEAT)  # valid frames follow
+    whole = data + 10 * bare_frame(FrameKind.HEARTBEAT)  # valid frames follow
     with pytest.raises(OpError) as caught:
         feed(Decoder(), whole, (cut for _ in range(len(whole))))
     assert type(caught.value) is kind
@@ -231,7 +233,7 @@ def test_malformed_frame_raises_a_typed_error(name: str, cut: int) -> None:
 
 
 def large_head() -> bytes:
-    return encode(Message(Kind.PUSH, 5, {}, (np.zeros(70_000, np.uint8),))).head
+    return encode(WireMessage(FrameKind.PUSH, 5, {}, (np.zeros(70_000, np.uint8),))).head
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_malformed_chunk_raises_an_error(after: bytes, left: int) -> None:
 
 
 def test_gap_between_tensors_of_a_large_message_must_be_zeros() -> None:
-    encoded = encode(Message(Kind.PUSH, 5, {}, (np.ones(1, np.uint8), np.ones(70_000, np.uint8))))
+    encoded = encode(WireMessage(FrameKind.PUSH, 5, {}, (np.ones(1, np.uint8), np.ones(70_000, np.uint8))))
     (chunk,) = encoded.chunks()
     data = bytearray(b"".join(map(bytes, chunk)))
     assert len(feed(Decoder(), encoded.head + bytes(data))) == 1
@@ -268,7 +270,7 @@ def test_gap_between_tensors_of_a_large_message_must_be_zeros() -> None:
 
 @given(MESSAGES, st.data())
 @settings(deadline=None, max_examples=examples(120))
-def test_altered_bytes_give_messages_or_a_typed_error(message: Message, data: st.DataObject) -> None:
+def test_altered_bytes_give_messages_or_a_typed_error(message: WireMessage, data: st.DataObject) -> None:
     altered = bytearray(wire(message))
     for _ in range(data.draw(st.integers(1, 4))):
         position = data.draw(st.integers(0, len(altered) - 1))
@@ -285,7 +287,7 @@ def test_altered_bytes_give_messages_or_a_typed_error(message: Message, data: st
     except (DataLossError, ResourceExhaustedError, UnimplementedError):
         return
     for received in found:
-        if received.kind >= Kind.REQUEST:
+        if received.kind >= FrameKind.REQUEST:
             wire(received)  # each accepted message could be sent
 
 
@@ -345,7 +347,7 @@ def test_header_larger_than_the_staging_buffer_is_received() -> None:
     limits = Limits(header_bytes=1 << 20)
     document = {"text": "x" * 500_000}
     decoder = Decoder(limits)
-    data = encode(Message(Kind.REQUEST, 1, document), limits).head
+    data = encode(WireMessage(FrameKind.REQUEST, 1, document), limits).head
     for cut in (100_000, 10**9):
         (message,) = feed(decoder, data, (cut for _ in range(len(data))))
         assert message.header == document

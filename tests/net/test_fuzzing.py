@@ -20,10 +20,10 @@ from aioflow.net import messages as services
 from aioflow.net.arriving import Arrivals
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.framing import FrameKind, WireMessage, encode
 from aioflow.net.messages import parse
 from aioflow.net.plan_codec import decode_part
-from aioflow.net.proving import HELLO_BYTES, Proving, Role
+from aioflow.net.proving import HELLO_BYTES, ConnectionEnd, Proving
 from aioflow.net.sealing import TAG_BYTES
 from tests.net.mutations import bytes_changed, mutated
 from tests.net.plain_wire import CONNECTING, LISTENING, PROVES, SEALS, Sealing, frame_key, hello, proof
@@ -49,7 +49,7 @@ BODIES: Final[Mapping[str, type[Any]]] = {
 @pytest.fixture(scope="module")
 def streams() -> list[Stream]:
     found = recorded()
-    assert {stream[0][5] for stream in found} >= {int(kind) for kind in Kind} - {Kind.CHUNK}
+    assert {stream[0][5] for stream in found} >= {int(kind) for kind in FrameKind} - {FrameKind.CHUNK}
     assert any(len(stream) > 2 for stream in found), "one in chunks"
     short = [stream for stream in found if len(stream) == 1]
     plans = [stream for stream in short if b"register" in stream[0]]  # those with the richest contents
@@ -61,8 +61,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def fed(decoder: Decoder, data: bytes, cut: int) -> list[Message]:
-    found: list[Message] = []
+def fed(decoder: Decoder, data: bytes, cut: int) -> list[WireMessage]:
+    found: list[WireMessage] = []
     view = memoryview(data)
     while view:
         buffer = decoder.buffer()
@@ -73,12 +73,12 @@ def fed(decoder: Decoder, data: bytes, cut: int) -> list[Message]:
     return found
 
 
-def taken(message: Message) -> None:
+def taken(message: WireMessage) -> None:
     """Decode and validate a message as the services do before they use its contents."""
-    if message.kind < Kind.REQUEST:
+    if message.kind < FrameKind.REQUEST:
         return
     encode(message)  # each accepted message could be sent
-    if message.kind is Kind.FAILURE:
+    if message.kind is FrameKind.FAILURE:
         decode_error(message.header, "ps")
     kind, body = message.header.get("kind"), message.header.get("body")
     if isinstance(kind, str) and isinstance(body, dict) and kind in BODIES:
@@ -137,7 +137,7 @@ def before_the_proof(chance: random.Random) -> bytes:
             data = said[: chance.randrange(len(said))] + chance.randbytes(chance.randrange(96))
         case _:
             data = bytes_changed(chance, said)
-    proving = Proving(Role.LISTENING, 6, SECRET, False, b"\xbb" * 32)
+    proving = Proving(ConnectionEnd.LISTENING, 6, SECRET, False, b"\xbb" * 32)
     answered = b""
     try:
         for start in range(0, len(data) - HELLO_BYTES + 1, HELLO_BYTES):
@@ -174,7 +174,7 @@ def with_tags(streams: list[Stream]) -> Callable[[random.Random], bytes]:
         data = b"".join(sealed)
         decoder, honest = Decoder(seal=_listener()), Decoder()
         wanted = fed(honest, b"".join(sent), 1 << 20)
-        found: list[Message] = []
+        found: list[WireMessage] = []
         with suppress(*REFUSALS):
             for start in range(0, len(data), 4096):
                 found += fed(decoder, data[start : start + 4096], 1 << 20)
@@ -185,7 +185,7 @@ def with_tags(streams: list[Stream]) -> Callable[[random.Random], bytes]:
         return data
 
     def _listener() -> Any:
-        proving = Proving(Role.LISTENING, 6, SECRET, False, b"\xbb" * 32)
+        proving = Proving(ConnectionEnd.LISTENING, 6, SECRET, False, b"\xbb" * 32)
         for word in (opening[:32], opening[32:], proof(SECRET, CONNECTING, opening, listening)):
             answer = proving.received(word)
         assert answer == proof(SECRET, LISTENING, opening, listening)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError, ResourceExhaustedError
-from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.channel import Channel, Reply, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.limits import Limits
 from aioflow.net.messages import CLAIM, HOLDS, SETTLE
@@ -130,7 +130,7 @@ async def outcome(table: ResourceDirectory, names: str) -> OpError | None:
 
 
 async def test_task_may_claim_only_its_own_devices() -> None:
-    async def holds(request: Request) -> Reply:
+    async def holds(request: ServiceRequest) -> Reply:
         return Reply({}, [pack_texts([["", "v", "", "/job:elsewhere/replica:0/task:0/device:CPU:0"]])])
 
     async def serve(comm: Comm) -> None:

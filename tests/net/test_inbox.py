@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aioflow.errors import DataLossError, FailedPreconditionError, OpError, UnavailableError
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.inbox import Inbox
 
 
@@ -20,7 +20,7 @@ class Taker:
         self.numbers: list[int] = []
         self.ends: list[OpError | None] = []
 
-    def take(self, message: Message) -> None:
+    def take(self, message: WireMessage) -> None:
         self.numbers.append(message.request)
         if message.request == self.fail_at:
             self.inbox.finish(DataLossError("malformed"))
@@ -35,7 +35,7 @@ def inbox(room: int = 100, freed: list[int] | None = None) -> Inbox:
 
 def put(box: Inbox, *numbers: int) -> None:
     for number in numbers:
-        box.put(Message(Kind.PUSH, number), 10)
+        box.put(WireMessage(FrameKind.PUSH, number), 10)
 
 
 def test_dispatch_hands_over_waiting_messages_then_new_ones() -> None:
@@ -103,7 +103,7 @@ async def test_receive_and_dispatch_are_exclusive() -> None:
         with pytest.raises(FailedPreconditionError):
             Taker(box).begin()
         put(box, 1)
-        assert (await receiving) == Message(Kind.PUSH, 1)
+        assert (await receiving) == WireMessage(FrameKind.PUSH, 1)
     Taker(box).begin()
     with pytest.raises(FailedPreconditionError):
         await box.receive("a peer")

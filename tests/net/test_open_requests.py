@@ -21,12 +21,12 @@ from aioflow.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from aioflow.net.channel import Channel, Reply, Request, Service
+from aioflow.net.channel import Channel, Reply, Service, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.framing import FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
 from aioflow.net.open_requests import OpenRequests, all_open_requests
-from aioflow.net.proving import Hello
+from aioflow.net.proving import HelloFields
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.testing.check_comm import connected
@@ -66,7 +66,7 @@ async def test_pushes_to_a_service_count_as_open_requests(address: str) -> None:
     gate = asyncio.Event()
     running = 0
 
-    async def slow(request: Request) -> None:
+    async def slow(request: ServiceRequest) -> None:
         nonlocal running
         running += 1
         await gate.wait()
@@ -93,7 +93,7 @@ async def test_cancelled_requests_free_their_slots_up_to_a_limit(address: str) -
     gate = asyncio.Event()
     stubborn = 0
 
-    async def hold(request: Request) -> Reply:
+    async def hold(request: ServiceRequest) -> Reply:
         nonlocal stubborn
         try:
             await gate.wait()
@@ -103,7 +103,7 @@ async def test_cancelled_requests_free_their_slots_up_to_a_limit(address: str) -
             raise
         return Reply()
 
-    async def answer(request: Request) -> Reply:
+    async def answer(request: ServiceRequest) -> Reply:
         await asyncio.sleep(0)
         return Reply()
 
@@ -142,7 +142,7 @@ async def test_bytes_of_open_requests_are_bounded(address: str) -> None:
     gate = asyncio.Event()
     held = 0
 
-    async def hold(request: Request) -> Reply:
+    async def hold(request: ServiceRequest) -> Reply:
         nonlocal held
         held += 1
         await gate.wait()
@@ -176,18 +176,18 @@ async def test_flooding_client_that_does_not_read_is_disconnected(kind: str) -> 
     ended: asyncio.Future[OpError] = asyncio.get_running_loop().create_future()
     gate = asyncio.Event()
 
-    async def wait(request: Request) -> None:
+    async def wait(request: ServiceRequest) -> None:
         nonlocal most
         most = max(most, len(asyncio.all_tasks()))
         await gate.wait()
 
-    async def fail(request: Request) -> Reply:
+    async def fail(request: ServiceRequest) -> Reply:
         raise InvalidArgumentError("it fails later")
 
-    def refuse(request: Request) -> Reply:
+    def refuse(request: ServiceRequest) -> Reply:
         raise InvalidArgumentError("it fails at once")
 
-    def answer(request: Request) -> Reply:
+    def answer(request: ServiceRequest) -> Reply:
         return Reply({"text": "x" * 300})
 
     async def serve(comm: Comm) -> None:
@@ -196,7 +196,7 @@ async def test_flooding_client_that_does_not_read_is_disconnected(kind: str) -> 
             ended.set_result(await channel.wait_ended())
 
     def ask(number: int) -> bytes:
-        return encode(Message(Kind.REQUEST, number, {"kind": kind, "timeout": None, "body": {}})).head
+        return encode(WireMessage(FrameKind.REQUEST, number, {"kind": kind, "timeout": None, "body": {}})).head
 
     async with asyncio.timeout(SECONDS), listen(ANY, serve, limited(open_requests=4)) as listener:
         tasks = len(asyncio.all_tasks())
@@ -206,7 +206,7 @@ async def test_flooding_client_that_does_not_read_is_disconnected(kind: str) -> 
             sock.setblocking(False)
             loop = asyncio.get_running_loop()
             with contextlib.suppress(ConnectionError):
-                await loop.sock_sendall(sock, Hello(3).to_bytes())
+                await loop.sock_sendall(sock, HelloFields(3).to_bytes())
                 for first in range(1, 100_000, 500):
                     await loop.sock_sendall(sock, b"".join(map(ask, range(first, first + 500))))
                     most = max(most, len(asyncio.all_tasks()))

@@ -30,7 +30,7 @@ from aioflow.errors import (
 )
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import Kind, Message, encode
+from aioflow.net.framing import FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.runtime.step import Step
@@ -44,9 +44,9 @@ from tests.support.random_examples import examples
 def over_the_wire(part: Part) -> Part:
     """Return the part after encoding, framing and decoding."""
     header, tensors = encode_part(part)
-    encoded = encode(Message(Kind.REQUEST, 1, header, tensors))
+    encoded = encode(WireMessage(FrameKind.REQUEST, 1, header, tensors))
     decoder = Decoder()
-    found: list[Message] = []
+    found: list[WireMessage] = []
     data = encoded.head + b"".join(bytes(b) for frame in encoded.chunks() for b in frame)
     while data:
         count = min(len(data), decoder.buffer().nbytes)

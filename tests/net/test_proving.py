@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aioflow.errors import DataLossError, OpError, UnauthenticatedError, UnimplementedError
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import CHUNK_BYTES, Kind, Message, bare_frame, encode
-from aioflow.net.proving import Proving, Role, client_secret, is_client_secret
+from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage, bare_frame, encode
+from aioflow.net.proving import ConnectionEnd, Proving, client_secret, is_client_secret
 from aioflow.net.sealing import Seal
 from tests.support.random_examples import examples
 
@@ -25,11 +25,11 @@ LISTENING = HELLO.pack(b"aioflow\n", 2, 2, 1, 0x2222, 0) + b"\xbb" * 32
 
 
 def connecting(secret: bytes | None = SECRET, seals: bool = True, nonce: bytes = b"\xaa" * 32) -> Proving:
-    return Proving(Role.CONNECTING, 0x1111, secret, seals, nonce)
+    return Proving(ConnectionEnd.CONNECTING, 0x1111, secret, seals, nonce)
 
 
 def listening(secret: bytes | None = SECRET, seals: bool = False, nonce: bytes = b"\xbb" * 32) -> Proving:
-    return Proving(Role.LISTENING, 0x2222, secret, seals, nonce)
+    return Proving(ConnectionEnd.LISTENING, 0x2222, secret, seals, nonce)
 
 
 def say(to: Proving, data: bytes) -> bytes:
@@ -83,7 +83,7 @@ def test_frames_have_tags_if_either_end_requires_them(one: bool, other: bool, ta
     assert (ours is not None) == (theirs is not None) == tags
     if ours is not None and theirs is not None:
         for sending, receiving in ((ours[0], theirs[1]), (theirs[0], ours[1])):
-            frame = bare_frame(Kind.HEARTBEAT, 1)
+            frame = bare_frame(FrameKind.HEARTBEAT, 1)
             (tag,) = sending.sealed([frame])[1:]
             receiving.begin(frame)
             receiving.check(tag)
@@ -168,7 +168,7 @@ def test_tags_are_as_documented() -> None:
     assert seals[0].sealed([frame])[1] == tags[0], "the vector's connection has this key"
 
 
-def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[Message]:
+def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[WireMessage]:
     found, position = [], 0
     while position < len(data):
         buffer = decoder.buffer()
@@ -180,15 +180,24 @@ def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> li
     return found
 
 
-SMALL = Message(Kind.PUSH, 1, {"x": [1, "text"]}, (np.arange(5.0), np.array([b"ab", b""], dtype=object)))
-LARGE = Message(Kind.REQUEST, 2, {"y": 2}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000)))
+SMALL = WireMessage(FrameKind.PUSH, 1, {"x": [1, "text"]}, (np.arange(5.0), np.array([b"ab", b""], dtype=object)))
+LARGE = WireMessage(
+    FrameKind.REQUEST, 2, {"y": 2}, (np.arange(3, dtype=np.int8), np.random.default_rng(0).random(40_000))
+)
 
 
 def frames() -> list[bytes]:
     """Return frames with tags: a small message, a large one in chunks with a heartbeat in between, and a small one."""
     seal, large = Seal(KEY), encode(LARGE)
     chunks = [b"".join(map(bytes, chunk)) for chunk in large.chunks(100_000)]
-    plain = [encode(SMALL).head, large.head, chunks[0], bare_frame(Kind.HEARTBEAT, 3), *chunks[1:], encode(SMALL).head]
+    plain = [
+        encode(SMALL).head,
+        large.head,
+        chunks[0],
+        bare_frame(FrameKind.HEARTBEAT, 3),
+        *chunks[1:],
+        encode(SMALL).head,
+    ]
     return [b"".join(map(bytes, seal.sealed([frame]))) for frame in plain]
 
 
@@ -212,7 +221,7 @@ def test_tag_may_arrive_in_pieces(cut: int) -> None:
 
 
 def test_whole_seals_a_message_for_the_other_end() -> None:
-    message = Message(Kind.PUSH, 9, {}, (np.arange(CHUNK_BYTES, dtype=np.uint8),))
+    message = WireMessage(FrameKind.PUSH, 9, {}, (np.arange(CHUNK_BYTES, dtype=np.uint8),))
     data = b"".join(map(bytes, Seal(KEY).whole(encode(message))))
     (found,) = feed(Decoder(seal=Seal(KEY)), data)
     np.testing.assert_array_equal(found.tensors[0], message.tensors[0])
@@ -228,7 +237,7 @@ def test_altered_byte_is_detected_before_its_message_is_delivered(data: st.DataO
     altered[place] ^= data.draw(st.integers(1, 255))
     decoder = Decoder(seal=Seal(KEY))
     honest = [message.request for message in feed(Decoder(seal=Seal(KEY)), b"".join(sent[:index]))]
-    found: list[Message] = []
+    found: list[WireMessage] = []
     try:
         found += feed(decoder, b"".join(sent[:index]))
         found += feed(decoder, bytes(altered))
@@ -255,7 +264,7 @@ def test_forged_frames_are_refused(forgery: str) -> None:
 
 def test_forged_header_allocates_no_memory() -> None:
     """Check the tag before the declared size of a large tensor is used."""
-    large = encode(Message(Kind.PUSH, 1, {}, (np.zeros(64 << 20, np.uint8),)))
+    large = encode(WireMessage(FrameKind.PUSH, 1, {}, (np.zeros(64 << 20, np.uint8),)))
     decoder = Decoder(seal=Seal(KEY))
     tracemalloc.start()
     try:
@@ -279,7 +288,7 @@ def test_client_secret_is_as_documented() -> None:
 
 @pytest.mark.parametrize("is_task", [False, True])
 def test_holder_of_the_secret_may_declare_itself_a_task(is_task: bool) -> None:
-    first = Proving(Role.CONNECTING, 0x1111, SECRET, False, b"\xaa" * 32, is_task)
+    first = Proving(ConnectionEnd.CONNECTING, 0x1111, SECRET, False, b"\xaa" * 32, is_task)
     second = listening()
     proved(first, second)
     assert second.peer_is_task == is_task
@@ -289,7 +298,7 @@ def test_holder_of_the_secret_may_declare_itself_a_task(is_task: bool) -> None:
 def test_holder_of_the_client_secret_is_never_a_task() -> None:
     known = client_secret(SECRET)
     for claims in (False, True):
-        first, second = Proving(Role.CONNECTING, 0x1111, known, False, b"\xaa" * 32, claims), listening()
+        first, second = Proving(ConnectionEnd.CONNECTING, 0x1111, known, False, b"\xaa" * 32, claims), listening()
         proved(first, second)
         assert not second.peer_is_task
     ours, theirs = connecting(known), listening()

@@ -22,7 +22,7 @@ from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, Unava
 from aioflow.memory.segments import NAME, SHARED, TRAILER, Segment, has_segments
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory import sharing
 from aioflow.net.shared_memory.importing import Importer
@@ -55,11 +55,11 @@ def filled(value: int, size: int = SIZE) -> np.ndarray[Any, Any]:
     return np.full(size, value, np.uint8)
 
 
-def push(number: int, *tensors: Any) -> Message:
-    return Message(Kind.PUSH, number, {"number": number}, tensors)
+def push(number: int, *tensors: Any) -> WireMessage:
+    return WireMessage(FrameKind.PUSH, number, {"number": number}, tensors)
 
 
-async def received(comm: Comm) -> Message:
+async def received(comm: Comm) -> WireMessage:
     async with asyncio.timeout(SECONDS):
         message = await comm.receive()
     assert message is not None
@@ -79,7 +79,7 @@ async def pair(first: CommOptions = SHARES, second: CommOptions = SHARES) -> Asy
 async def sent(first: Comm, second: Comm, *tensors: Any, number: int = 1) -> tuple[Any, ...]:
     await first.send(push(number, *tensors))
     message = await received(second)
-    assert (message.kind, message.request, message.header) == (Kind.PUSH, number, {"number": number})
+    assert (message.kind, message.request, message.header) == (FrameKind.PUSH, number, {"number": number})
     return tuple(message.tensors)
 
 
@@ -162,7 +162,7 @@ async def test_refused_message_exports_no_memory() -> None:
     async with pair() as (first, second):
         for _ in range(3):
             with pytest.raises(OpError):
-                await first.send(Message(Kind.PUSH, 1, {"x": object()}, (filled(1),)))
+                await first.send(WireMessage(FrameKind.PUSH, 1, {"x": object()}, (filled(1),)))
             with pytest.raises(OpError):
                 await first.send(push(1, filled(1), np.array([object()])))
         assert SHARED.exported == 0
@@ -381,24 +381,26 @@ def test_segment_can_be_written_and_resized_only_by_its_maker(segment: Segment) 
 @pytest.mark.parametrize(
     ("kind", "header"),
     [
-        (Kind.LENT, {}),
-        (Kind.LENT, {"kind": 19, "header": {}, "lent": {}}),
-        (Kind.LENT, {"kind": 19, "header": [], "lent": []}),
-        (Kind.LENT, {"kind": 2, "header": {}, "lent": []}),
-        (Kind.LENT, {"kind": 25, "header": {}, "lent": []}),
-        (Kind.LENT, {"kind": 19, "header": {}, "lent": [[0, "uint8", [1], 1, [1, 0, 8192, 0, 0, 1]]]}),
-        (Kind.LENT, {"kind": 19, "header": {}, "lent": [None]}),
-        (Kind.LENT, {"kind": 19, "header": {}, "lent": [[0]] * 2000}),
-        (Kind.MEMORY, {}),
-        (Kind.MEMORY, {"process": 1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
-        (Kind.MEMORY, {"process": -1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
-        (Kind.MEMORY, {"process": 1, "board": 0, "nonce": 5, "bytes": 1, "unread": 1}),
+        (FrameKind.LENT, {}),
+        (FrameKind.LENT, {"kind": 19, "header": {}, "lent": {}}),
+        (FrameKind.LENT, {"kind": 19, "header": [], "lent": []}),
+        (FrameKind.LENT, {"kind": 2, "header": {}, "lent": []}),
+        (FrameKind.LENT, {"kind": 25, "header": {}, "lent": []}),
+        (FrameKind.LENT, {"kind": 19, "header": {}, "lent": [[0, "uint8", [1], 1, [1, 0, 8192, 0, 0, 1]]]}),
+        (FrameKind.LENT, {"kind": 19, "header": {}, "lent": [None]}),
+        (FrameKind.LENT, {"kind": 19, "header": {}, "lent": [[0]] * 2000}),
+        (FrameKind.MEMORY, {}),
+        (FrameKind.MEMORY, {"process": 1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
+        (FrameKind.MEMORY, {"process": -1, "board": 0, "nonce": "00" * 32, "bytes": 1, "unread": 1}),
+        (FrameKind.MEMORY, {"process": 1, "board": 0, "nonce": 5, "bytes": 1, "unread": 1}),
     ],
 )
 @pytest.mark.parametrize("options", [SHARES, ALONE], ids=["shares", "alone"])
-async def test_malformed_message_ends_the_connection(options: CommOptions, kind: Kind, header: dict[str, Any]) -> None:
+async def test_malformed_message_ends_the_connection(
+    options: CommOptions, kind: FrameKind, header: dict[str, Any]
+) -> None:
     async with pair(options, options) as (first, second):
-        await first.send(Message(kind, 0, header))
+        await first.send(WireMessage(kind, 0, header))
         with pytest.raises((DataLossError, ResourceExhaustedError, UnavailableError)):
             await received(second)
         assert second.closed
@@ -426,7 +428,7 @@ async def test_peer_with_unreachable_memory_falls_back_to_tcp(
     begin = Sharing.begin
     told: list[Sharing] = []
 
-    def lies(sharing: Sharing) -> Message | None:
+    def lies(sharing: Sharing) -> WireMessage | None:
         message = begin(sharing)
         told.append(sharing)
         if message is None or len(told) > 1:

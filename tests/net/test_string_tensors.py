@@ -14,8 +14,8 @@ from aioflow.errors import DataLossError, UnavailableError
 from aioflow.graph.dtypes import string
 from aioflow.net.comm import Comm
 from aioflow.net.decoder import Decoder
-from aioflow.net.framing import Kind, Message, encode
-from aioflow.net.tensor_format import Destination, Strings, TensorSpec
+from aioflow.net.framing import FrameKind, WireMessage, encode
+from aioflow.net.tensor_format import Destination, Strings, TensorHeader
 from aioflow.net.transports import connect, listen
 
 ANY = "tcp://127.0.0.1:0"
@@ -30,7 +30,7 @@ def words(count: int, size: int = 3) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("value", [words(30_000), words(3, 4_000_000), words(2 * 8192)], ids=["many", "long", "even"])
 def test_large_string_tensors_are_decoded_in_pieces(value: np.ndarray[Any, Any]) -> None:
-    [frame] = [b"".join(encode(Message(Kind.PUSH, 1, {}, (value,))).payload)]
+    [frame] = [b"".join(encode(WireMessage(FrameKind.PUSH, 1, {}, (value,))).payload)]
     buffer = memoryview(bytearray(frame))
     strings = Strings(buffer, value.shape)
     turns = 1
@@ -38,7 +38,7 @@ def test_large_string_tensors_are_decoded_in_pieces(value: np.ndarray[Any, Any])
         turns += 1
     assert turns >= 2
     np.testing.assert_array_equal(strings.array, value)
-    begun = Destination(TensorSpec(string, value.shape, len(frame)))
+    begun = Destination(TensorHeader(string, value.shape, len(frame)))
     begun.buffer[:] = buffer
     assert isinstance(begun.begin(), Strings)
     np.testing.assert_array_equal(begun.finish(), value)
@@ -48,7 +48,7 @@ def test_large_string_tensors_are_decoded_in_pieces(value: np.ndarray[Any, Any])
 def test_small_string_tensors_are_decoded_at_once(shape: tuple[int, ...]) -> None:
     value = np.empty(shape, object)
     value[...] = b"word"
-    frame = encode(Message(Kind.PUSH, 1, {}, (value,))).head
+    frame = encode(WireMessage(FrameKind.PUSH, 1, {}, (value,))).head
     decoder = Decoder(filling=[])
     decoder.buffer()[: len(frame)] = frame
     [message] = decoder.received(len(frame))
@@ -66,7 +66,7 @@ def test_many_strings_keep_the_loop_free_and_messages_in_order(
     loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     value = words(2_000_000, 1)
-    got: list[Message] = []
+    got: list[WireMessage] = []
     turns = 0
 
     def count(comm: Any) -> None:
@@ -84,8 +84,8 @@ def test_many_strings_keep_the_loop_free_and_messages_in_order(
         async with asyncio.timeout(60), listen(ANY, collect) as listener:
             comm = await connect(listener.address)
             for tensors in ((), (value, np.float32(1.0)), ()):
-                await comm.send(Message(Kind.PUSH, 1 + len(got), {}, tensors))
-                await comm.send(Message(Kind.PUSH, 7))
+                await comm.send(WireMessage(FrameKind.PUSH, 1 + len(got), {}, tensors))
+                await comm.send(WireMessage(FrameKind.PUSH, 7))
             await comm.close()
             while len(got) < 6:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -116,6 +116,6 @@ async def test_abort_while_strings_are_decoded_ends_receive() -> None:
 
     async with asyncio.timeout(60), listen(ANY, drop) as listener:
         comm = await connect(listener.address)
-        await comm.send(Message(Kind.PUSH, 2, {}, (value,)))
+        await comm.send(WireMessage(FrameKind.PUSH, 2, {}, (value,)))
         assert "it is enough" in await ended
         comm.abort("done")

@@ -24,9 +24,9 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.framing import CHUNK_BYTES, Kind, Message, encode
+from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
-from aioflow.net.proving import Hello
+from aioflow.net.proving import HelloFields
 from aioflow.net.tcp import TcpComm
 from aioflow.net.transports import connect, listen
 from tests.support.loops import on_each_loop
@@ -145,10 +145,10 @@ async def test_connect_without_a_listener_is_unavailable_and_names_the_peer(addr
     ("answer", "end", "kind"),
     [
         (b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n", False, DataLossError),
-        (Hello(3, version=9, oldest=7).to_bytes(), False, UnimplementedError),
-        (Hello(3, version=0, oldest=0).to_bytes(), False, UnimplementedError),
-        (Hello(3).to_bytes()[:-1] + b"\x01", False, DataLossError),
-        (Hello(3).to_bytes()[:20], True, UnavailableError),
+        (HelloFields(3, version=9, oldest=7).to_bytes(), False, UnimplementedError),
+        (HelloFields(3, version=0, oldest=0).to_bytes(), False, UnimplementedError),
+        (HelloFields(3).to_bytes()[:-1] + b"\x01", False, DataLossError),
+        (HelloFields(3).to_bytes()[:20], True, UnavailableError),
         (b"", True, UnavailableError),
         (b"", False, UnavailableError),
     ],
@@ -170,7 +170,7 @@ async def test_the_handshake_keeps_to_the_callers_deadline() -> None:
 
 
 async def test_newer_peer_that_supports_this_version_is_accepted() -> None:
-    async with raw_server(Hello(3, version=9, oldest=1).to_bytes()) as address:
+    async with raw_server(HelloFields(3, version=9, oldest=1).to_bytes()) as address:
         comm = await connect(address)
         assert comm.peer_incarnation == 3
         comm.abort("done")
@@ -237,20 +237,20 @@ async def test_failing_handler_closes_its_connection_and_is_reported() -> None:
 
 
 async def test_a_peer_that_falls_silent_is_unavailable() -> None:
-    async with raw_server(Hello(3).to_bytes()) as address:
+    async with raw_server(HelloFields(3).to_bytes()) as address:
         comm = await connect(address, 5, QUICK)
         with pytest.raises(UnavailableError, match="no data for") as caught:
             await comm.receive()
         assert address in str(caught.value)
         with pytest.raises(UnavailableError):
-            await comm.send(Message(Kind.PUSH))
+            await comm.send(WireMessage(FrameKind.PUSH))
 
 
 async def test_frame_that_arrives_too_slowly_is_unavailable() -> None:
-    frame = encode(Message(Kind.PUSH, 1, {"text": "x" * 5000})).head
+    frame = encode(WireMessage(FrameKind.PUSH, 1, {"text": "x" * 5000})).head
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(Hello(3).to_bytes())
+        writer.write(HelloFields(3).to_bytes())
         for byte in frame:
             writer.write(bytes([byte]))
             await writer.drain()
@@ -266,7 +266,7 @@ async def test_two_idle_peers_stay_connected() -> None:
     async with listen(ANY, echo, QUICK) as listener, await connect(listener.address, 5, QUICK) as comm:
         # Several dead-peer timeouts, in which only heartbeats are sent.
         await asyncio.sleep(0.3)
-        await comm.send(Message(Kind.REQUEST, 4))
+        await comm.send(WireMessage(FrameKind.REQUEST, 4))
         reply = await comm.receive()
         assert reply is not None
         assert reply.request == 4
@@ -291,22 +291,22 @@ async def test_a_peer_that_does_not_read_for_long_is_not_dead() -> None:
             await asyncio.sleep(0.2)
             late.set()
             await sending
-        await comm.send(Message(Kind.PUSH, 2, {}, (np.zeros(1, np.uint8),)))
+        await comm.send(WireMessage(FrameKind.PUSH, 2, {}, (np.zeros(1, np.uint8),)))
         assert await comm.receive() is None, "the handler has received all and has ended"
     assert sizes == [2_000_000] * 20 + [1]
 
 
 async def push(comm: Comm, count: int, size: int = 2_000_000) -> None:
     for _ in range(count):
-        await comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(size, np.uint8),)))
+        await comm.send(WireMessage(FrameKind.PUSH, 1, {}, (np.zeros(size, np.uint8),)))
 
 
 async def test_an_urgent_message_overtakes_a_large_one() -> None:
     async with listen(ANY, echo) as listener, asyncio.TaskGroup() as tg, await connect(listener.address) as comm:
-        large = tg.create_task(comm.send(Message(Kind.PUSH, 1, {}, (np.zeros(32_000_000, np.uint8),))))
+        large = tg.create_task(comm.send(WireMessage(FrameKind.PUSH, 1, {}, (np.zeros(32_000_000, np.uint8),))))
         for _ in range(3):
             await asyncio.sleep(0)
-        await comm.send(Message(Kind.PUSH, 2), urgent=True)
+        await comm.send(WireMessage(FrameKind.PUSH, 2), urgent=True)
         assert not large.done()
         replies = [await comm.receive(), await comm.receive()]
         assert [reply.request for reply in replies if reply is not None] == [2, 1]
@@ -337,7 +337,7 @@ async def test_send_cancelled_inside_a_message_aborts_the_connection() -> None:
         await asyncio.wait([sending])
         assert comm.closed
         with pytest.raises(UnavailableError, match="in the middle"):
-            await comm.send(Message(Kind.PUSH, 2))
+            await comm.send(WireMessage(FrameKind.PUSH, 2))
         late.set()
         assert "closed the connection unexpectedly" in await ended
 
@@ -353,7 +353,7 @@ async def test_cancelled_send_of_one_chunk_arrives_whole() -> None:
             ones += int(message.tensors[0].sum())
         counted.set_result(ones)
 
-    piece = Message(Kind.PUSH, 1, {}, (np.ones(CHUNK_BYTES, np.uint8),))
+    piece = WireMessage(FrameKind.PUSH, 1, {}, (np.ones(CHUNK_BYTES, np.uint8),))
     sent = 0
 
     async def fill(comm: Comm) -> None:
@@ -386,8 +386,8 @@ async def test_posted_message_does_not_split_a_waiting_long_message() -> None:
             found.append(message.request)
         received.set_result(found)
 
-    def message(number: int, size: int) -> Message:
-        return Message(Kind.PUSH, number, {}, (np.zeros(size, np.uint8),))
+    def message(number: int, size: int) -> WireMessage:
+        return WireMessage(FrameKind.PUSH, number, {}, (np.zeros(size, np.uint8),))
 
     async def send_and_post(comm: Comm) -> None:
         await comm.send(message(1, 2 * CHUNK_BYTES))
@@ -420,7 +420,7 @@ async def test_connections_reset_before_accept_take_no_places() -> None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await asyncio.sleep(0.2)  # for the resets to be seen
         async with asyncio.timeout(10), await connect(listener.address, 5.0) as comm:
-            await comm.send(Message(Kind.PUSH, 7))
+            await comm.send(WireMessage(FrameKind.PUSH, 7))
             answer = await comm.receive()
             assert answer is not None
             assert answer.request == 7

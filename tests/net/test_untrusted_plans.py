@@ -12,7 +12,7 @@ import aioflow as af
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Part
 from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError
 from aioflow.extend import define_op, kernel
-from aioflow.net.channel import Channel, Reply, Request
+from aioflow.net.channel import Channel, Reply, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.messages import HELLO, REGISTER, config_document
 from aioflow.net.plan_codec import encode_part
@@ -127,10 +127,10 @@ async def test_proof_is_not_sent_to_another_listener_at_the_address() -> None:
     mine = Server({"ps": [address]}, "ps", 0, start=False)
     seen: list[Mapping[str, Any]] = []
 
-    async def greet(request: Request) -> Reply:
+    async def greet(request: ServiceRequest) -> Reply:
         return Reply(mine.hello()._asdict())
 
-    async def note(request: Request) -> None:
+    async def note(request: ServiceRequest) -> None:
         seen.append(request.header["part"])
         raise InvalidArgumentError("noted")
 

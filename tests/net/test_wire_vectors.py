@@ -15,10 +15,10 @@ from aioflow.graph.dtypes import as_dtype
 from aioflow.net.credentials import Credentials
 from aioflow.net.decoder import Decoder
 from aioflow.net.errors_codec import decode_error
-from aioflow.net.framing import CHUNK_BYTES, VERSION, Kind, Message, bare_frame, encode
+from aioflow.net.framing import CHUNK_BYTES, VERSION, FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.plan_codec import decode_part, encode_part
-from aioflow.net.proving import Hello, Proving, Role, client_secret, parse_hello
+from aioflow.net.proving import ConnectionEnd, HelloFields, Proving, client_secret, parse_hello
 from aioflow.net.sealing import SEALED_CHUNK_BYTES
 from aioflow.net.server import client_options, server_options
 from aioflow.net.tensor_format import WIRE_DTYPES, Destination, parse_spec, to_wire
@@ -33,9 +33,9 @@ def array_of(dtype: str, shape: list[int], data: bytes) -> Any:
     return destination.finish()
 
 
-def received(data: bytes, decoder: Decoder | None = None) -> list[Message]:
+def received(data: bytes, decoder: Decoder | None = None) -> list[WireMessage]:
     decoder = decoder or Decoder()
-    found: list[Message] = []
+    found: list[WireMessage] = []
     while data:
         buffer = decoder.buffer()
         count = min(len(buffer), len(data))
@@ -45,7 +45,7 @@ def received(data: bytes, decoder: Decoder | None = None) -> list[Message]:
     return found
 
 
-def same(message: Message, vector: dict[str, Any], tensors: list[Any]) -> None:
+def same(message: WireMessage, vector: dict[str, Any], tensors: list[Any]) -> None:
     assert (message.kind, message.request, message.header) == (vector["kind"], vector["request"], vector["document"])
     assert len(message.tensors) == len(tensors)
     for found, wanted in zip(message.tensors, tensors, strict=True):
@@ -60,13 +60,13 @@ def test_file_is_up_to_date_with_the_plain_implementation() -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["hellos"], ids=lambda v: str(v["flags"]))
 def test_hellos(vector: dict[str, Any]) -> None:
-    hello = Hello(vector["incarnation"], flags=vector["flags"])
+    hello = HelloFields(vector["incarnation"], flags=vector["flags"])
     assert hello.to_bytes().hex() == vector["hex"]
     assert parse_hello(bytes.fromhex(vector["hex"])) == hello
 
 
-@pytest.mark.parametrize("role", Role)
-def test_proofs_and_tags(role: Role) -> None:
+@pytest.mark.parametrize("role", ConnectionEnd)
+def test_proofs_and_tags(role: ConnectionEnd) -> None:
     whole = VECTORS["proof"]
     ours, theirs = (whole[which.value.decode()] for which in (role, role.other))
     secret, nonce = bytes.fromhex(whole["secret"]), bytes.fromhex(ours["nonce"])
@@ -83,7 +83,7 @@ def test_proofs_and_tags(role: Role) -> None:
         assert (frame.hex(), tag.hex()) == (vector["hex"], vector["tag"])
     coming = b"".join(bytes.fromhex(vector["hex"] + vector["tag"]) for vector in theirs["frames"])
     messages = received(coming, Decoder(seal=seals[1]))
-    assert [message.kind for message in messages] == [Kind.HEARTBEAT, Kind.REQUEST, Kind.CLOSE]
+    assert [message.kind for message in messages] == [FrameKind.HEARTBEAT, FrameKind.REQUEST, FrameKind.CLOSE]
 
 
 def test_the_secret_of_clients() -> None:
@@ -115,7 +115,7 @@ def test_elements(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS["headers"], ids=lambda v: v["hex"])
 def test_headers(vector: dict[str, Any]) -> None:
-    encoded = encode(Message(Kind.REPLY, 1, vector["document"][1]))
+    encoded = encode(WireMessage(FrameKind.REPLY, 1, vector["document"][1]))
     assert encoded.header.hex() == vector["hex"]
 
 
@@ -124,14 +124,14 @@ def test_frames(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     (message,) = received(data)
     if "document" not in vector:
-        assert bare_frame(Kind(vector["kind"]), vector["request"]) == data
+        assert bare_frame(FrameKind(vector["kind"]), vector["request"]) == data
         assert (message.kind, message.request) == (vector["kind"], vector["request"])
         return
     tensors = [array_of(one["dtype"], one["shape"], bytes.fromhex(one["hex"])) for one in vector["tensors"]]
     same(message, vector, tensors)
-    encoded = encode(Message(Kind(vector["kind"]), vector["request"], vector["document"], tensors))
+    encoded = encode(WireMessage(FrameKind(vector["kind"]), vector["request"], vector["document"], tensors))
     assert b"".join(map(bytes, encoded.whole())) == data
-    if message.kind is Kind.FAILURE:
+    if message.kind is FrameKind.FAILURE:
         assert type(decode_error(message.header, "ps")).__name__ == vector["document"]["error"]
 
 
@@ -140,7 +140,7 @@ def test_messages_of_several_frames(vector: dict[str, Any]) -> None:
     assert vector["chunk"] <= CHUNK_BYTES
     assert SEALED_CHUNK_BYTES in [one["chunk"] for one in VECTORS["large"]]
     tensors = [np.frombuffer(pattern(size), np.uint8) for size in vector["sizes"]]
-    encoded = encode(Message(Kind(vector["kind"]), vector["request"], vector["document"], tensors))
+    encoded = encode(WireMessage(FrameKind(vector["kind"]), vector["request"], vector["document"], tensors))
     written = [encoded.head, *(b"".join(map(bytes, chunk)) for chunk in encoded.chunks(vector["chunk"]))]
     described = [
         {"prefix": frame[:32].hex(), "bytes": len(frame), "sha256": hashlib.sha256(frame).hexdigest()}

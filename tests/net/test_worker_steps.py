@@ -13,7 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import AbortedError, CancelledError, OpError, UnavailableError, UnimplementedError
-from aioflow.net.channel import Channel, Request
+from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.comm import Comm
 from aioflow.net.messages import (
     DELIVER,
@@ -116,13 +116,13 @@ class Peer:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.came: asyncio.Queue[Request] = asyncio.Queue()
+        self.came: asyncio.Queue[ServiceRequest] = asyncio.Queue()
         self.connections = 0
 
     async def serve(self, comm: Comm) -> None:
         self.connections += 1
 
-        async def take(request: Request) -> None:
+        async def take(request: ServiceRequest) -> None:
             self.came.put_nowait(request)
 
         async with Channel(comm, {DELIVER: take}) as channel:

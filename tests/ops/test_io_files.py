@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.waiting import Ticket
 from tests.support.waiting import until_waiting
 
@@ -289,7 +289,7 @@ async def test_a_cancelled_wait_for_a_file_leaves_the_reader_usable() -> None:
 
 
 def test_turns_are_granted_in_order() -> None:
-    turns, (a, b, c) = Turns("t"), (Ticket(), Ticket(), Ticket())
+    turns, (a, b, c) = FairLock("t"), (Ticket(), Ticket(), Ticket())
     assert turns.ask(a) == [a]
     assert turns.ask(b) == turns.ask(c) == []
     assert "waiting: 2" in turns.describe()
@@ -300,7 +300,7 @@ def test_turns_are_granted_in_order() -> None:
 
 
 def test_withdrawn_turn_passes_to_the_next() -> None:
-    turns, (a, b, c) = Turns("t"), (Ticket(), Ticket(), Ticket())
+    turns, (a, b, c) = FairLock("t"), (Ticket(), Ticket(), Ticket())
     for ticket in (a, b, c):
         turns.ask(ticket)
     assert turns.leave() == [b]

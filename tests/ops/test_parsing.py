@@ -10,11 +10,11 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.formats.example import Kind, encode_example
+from aioflow.formats.example import FeatureKind, encode_example
 from aioflow.formats.protobuf import write_piece
 
 
-def example(**features: tuple[Kind, list[Any]]) -> bytes:
+def example(**features: tuple[FeatureKind, list[Any]]) -> bytes:
     return encode_example({name.encode(): feature for name, feature in features.items()})
 
 

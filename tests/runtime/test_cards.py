@@ -12,7 +12,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.kernels.registry import Binding, Body, KernelDef
+from aioflow.kernels.registry import Binding, KernelBody, KernelDef
 from aioflow.runtime import device
 from aioflow.runtime.backend_api import MemoryStats
 from aioflow.runtime.executor import DeviceThreads
@@ -67,7 +67,7 @@ class Card:
     def generator(self, seed: int, seed2: int) -> Any:
         return np.random.default_rng([seed, seed2])
 
-    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, Body]:
+    def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         return kernel, kernel.bind(binding)
 
     def on_host(self, value: Any) -> Any:

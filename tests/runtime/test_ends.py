@@ -9,7 +9,7 @@ import pytest
 
 from aioflow.errors import InternalError
 from aioflow.runtime.step import Step
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from tests.support.waiting import until_collected
 
 
@@ -28,7 +28,7 @@ async def test_finish_wakes_waiters_even_if_a_release_fails() -> None:
 
 
 def test_wake_of_a_waiter_on_a_closed_loop_does_not_raise() -> None:
-    turns = Turns("a lock")
+    turns = FairLock("a lock")
     assert turns.try_enter()
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda *_: None)  # "Task was destroyed but it is pending"

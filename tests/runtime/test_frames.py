@@ -12,8 +12,8 @@ import pytest
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.runtime.flow_program import FlowNode, Program
-from aioflow.runtime.frames import Activation, Propagator
+from aioflow.runtime.flow_program import FlowNode, FlowProgram
+from aioflow.runtime.frames import Propagator, ReadyNode
 
 _OUTPUTS = {"Switch": 2, "Merge": 2, "_Retval": 0, "Effect": 0, "ControlTrigger": 0}
 
@@ -59,9 +59,9 @@ class Builder:
     def run(self, *feeds: Any, seed: int = 0) -> list[Any]:
         """Run the graph with the ready activations taken in a random order."""
         fetches = sum(n.op == "_Retval" for n in self.nodes.values())
-        core = Propagator(Program(ClientGraph(self.nodes, len(feeds), fetches), ()))
+        core = Propagator(FlowProgram(ClientGraph(self.nodes, len(feeds), fetches), ()))
         rng = random.Random(seed)
-        ready: list[Activation] = core.start(feeds)
+        ready: list[ReadyNode] = core.start(feeds)
         while ready:
             activation = ready.pop(rng.randrange(len(ready)))
             name = activation.node.origin.name
@@ -191,8 +191,8 @@ def test_at_most_parallel_iterations_run_at_once() -> None:
     counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=3)
     b.kernel("loop/slow", lambda i: i, "loop/switch:1")
     b.fetch("loop/exit")
-    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
-    held: list[Activation] = []
+    core = Propagator(FlowProgram(ClientGraph(b.nodes, 2, 1), ()))
+    held: list[ReadyNode] = []
     ready, most = core.start((0, 20)), 0
     while ready or held:
         slow = [a for a in ready if a.node.origin.name == "loop/slow"]
@@ -227,7 +227,7 @@ def test_an_exit_without_an_enter_is_rejected() -> None:
 def test_finished_iterations_and_frames_are_freed() -> None:
     b = Builder()
     b.fetch(counting_loop(b, b.feed("start", 0), b.feed("limit", 1), parallel=2))
-    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
+    core = Propagator(FlowProgram(ClientGraph(b.nodes, 2, 1), ()))
     ready = core.start((0, 500))
     frame = next(iter(ready[0].iteration.frame.parent.children.values())) if ready[0].iteration.frame.parent else None
     assert frame is not None
@@ -316,7 +316,7 @@ def test_execute_hook_runs_kernels_inline_and_can_pause(every: int) -> None:
             core.pause()
         return (b.kernels[node.origin.name](*inputs),)
 
-    core = Propagator(Program(ClientGraph(b.nodes, 2, 1), ()))
+    core = Propagator(FlowProgram(ClientGraph(b.nodes, 2, 1), ()))
     core.execute = execute
     ready = core.start((0, 10))
     assert ran == 1 or every > 1
@@ -374,7 +374,7 @@ def test_value_dies_with_its_last_reader(others: int) -> None:
     b.kernel("read", lambda *values: 1, "make", "slow", *names)
     b.kernel("later", lambda v: v, "read")
     b.fetch("later")
-    core = Propagator(Program(ClientGraph(b.nodes, others + 1, 1), ()))
+    core = Propagator(FlowProgram(ClientGraph(b.nodes, others + 1, 1), ()))
     make, slow = core.start([0] * (others + 1))
     value = Tracked()
     watched = weakref.ref(value)

@@ -24,7 +24,7 @@ from aioflow.ops.apply import make
 from aioflow.runtime import codegen, functions
 from aioflow.runtime.bind import BoundNode, RaisedLoop, bind_graph
 from aioflow.runtime.branches import raise_branches
-from aioflow.runtime.codegen import Form
+from aioflow.runtime.codegen import CodeVariant
 from aioflow.runtime.device import host
 from aioflow.runtime.functions import cut
 from aioflow.runtime.loop_code import LoopCode
@@ -133,8 +133,8 @@ def test_node_with_thousands_of_inputs() -> None:
 # -- the length of functions -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", list(Form))
-def test_no_generated_function_is_long(form: Form) -> None:
+@pytest.mark.parametrize("form", list(CodeVariant))
+def test_no_generated_function_is_long(form: CodeVariant) -> None:
     x = af.placeholder("float32", [])
     p = af.placeholder("bool", [])
     y = af.cond(p, lambda: chain(x, 600), lambda: x)
@@ -151,7 +151,7 @@ def test_no_generated_function_is_long(form: Form) -> None:
 def test_a_short_strand_is_one_function() -> None:
     x = af.placeholder("float32", [])
     _, code, _ = strand_of([chain(x, 20)], [x])
-    assert len(list(made_by(code().function(Form.FAST)))) == 1
+    assert len(list(made_by(code().function(CodeVariant.FAST)))) == 1
     assert not code().is_long
 
 

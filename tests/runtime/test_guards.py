@@ -19,7 +19,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import make, make_list
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import raise_branches
-from aioflow.runtime.codegen import Form
+from aioflow.runtime.codegen import CodeVariant
 from aioflow.runtime.device import host
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.strand_code import StrandCode
@@ -232,7 +232,7 @@ def test_sides_of_a_predicate_alternate(p: af.Tensor, x: af.Tensor) -> None:
     code = StrandCode(task, graph, {}, frozenset())
     order = [e.node for e in task.inputs]
     values = {"_arg_0": np.bool_(True), "_arg_1": X}
-    made = code.function(Form.FAST)(*(values[name] for name in order))
+    made = code.function(CodeVariant.FAST)(*(values[name] for name in order))
     assert [v is DEAD for v in made] == [False, True, False, True]
 
 

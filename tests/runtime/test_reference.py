@@ -26,7 +26,7 @@ from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.dataflow import Dataflow
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import Reference
+from aioflow.runtime.reference import ReferenceExecutor
 from aioflow.runtime.step import Step
 from tests.runtime.flow_programs import random_flow_program
 from tests.support.dense import dense
@@ -122,7 +122,7 @@ async def test_branches_and_loops_equal_those_of_tagged_dataflow(seed: int, loop
     threads = shared_threads("-test-reference", 2)
     feeds = [to_array(value, tensor.dtype) for tensor, value in program.feeds.items()]
     expected = await Dataflow(graph, bound, threads, 60.0).run(feeds, Step())
-    for have, want in zip(await Reference(graph, bound, threads).run(feeds, Step()), expected, strict=True):
+    for have, want in zip(await ReferenceExecutor(graph, bound, threads).run(feeds, Step()), expected, strict=True):
         np.testing.assert_array_equal(have, want)
 
 

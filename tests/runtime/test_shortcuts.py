@@ -12,7 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.graph.traits import elementwise
-from aioflow.kernels.joinable import Joinable, Member, given
+from aioflow.kernels.joinable import Joinable, JoinedMember, given
 from aioflow.kernels.registry import KERNELS, Binding, binder
 from aioflow.ops.apply import make
 
@@ -31,7 +31,7 @@ class _Joined:
         self.members.clear()
         self.gives_up, self.calls = False, 0
 
-    def __call__(self, members: Sequence[Member], inputs: int) -> Callable[..., Any]:
+    def __call__(self, members: Sequence[JoinedMember], inputs: int) -> Callable[..., Any]:
         self.members.append(len(members))
 
         def call(*outside: Any) -> Any:

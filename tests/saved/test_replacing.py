@@ -21,7 +21,7 @@ from aioflow.formats.checkpoint import write_checkpoint
 from aioflow.formats.stores import store_at
 from aioflow.formats.temporary_files import temporary_file
 from aioflow.saved import Model, Signature, load, save, writing
-from aioflow.saved.places import Place
+from aioflow.saved.places import ModelFolder
 from tests.saved.models import calling
 from tests.support.cancelling import cancel_at_each_turn
 from tests.support.full_disk import room_for
@@ -90,30 +90,30 @@ def test_load_during_replacements_returns_one_version(
 ) -> None:
     """The model is replaced between any two file reads of the loader."""
     asyncio.run(save_version(place, 1, quick_path / "1"))
-    done = getattr(Place, moment)
+    done = getattr(ModelFolder, moment)
     calls = []
 
-    def interrupted(self: Place, *args: Any) -> Any:
+    def interrupted(self: ModelFolder, *args: Any) -> Any:
         found = done(self, *args)
         calls.append(found)
         if len(calls) <= 3:
-            monkeypatch.setattr(Place, moment, done)
+            monkeypatch.setattr(ModelFolder, moment, done)
             asyncio.run(save_version(place, 1 + len(calls), quick_path / "later"))
-            monkeypatch.setattr(Place, moment, interrupted)
+            monkeypatch.setattr(ModelFolder, moment, interrupted)
         return found
 
-    monkeypatch.setattr(Place, moment, interrupted)
+    monkeypatch.setattr(ModelFolder, moment, interrupted)
     model = load(place)
-    monkeypatch.setattr(Place, moment, done)
+    monkeypatch.setattr(ModelFolder, moment, done)
     assert 1 < asyncio.run(version_of(model)) <= 1 + len(calls)
 
 
 def test_load_gives_up_on_a_model_that_is_replaced_endlessly(quick_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(save_version(quick_path / "model", 1, quick_path / "1"))
-    done = Place.manifest
-    monkeypatch.setattr(Place, "manifest", lambda self: done(self).replace(b"\n", b"\n" * len(calls) + b"\n"))
+    done = ModelFolder.manifest
+    monkeypatch.setattr(ModelFolder, "manifest", lambda self: done(self).replace(b"\n", b"\n" * len(calls) + b"\n"))
     calls: list[None] = []
-    monkeypatch.setattr(Place, "keep", lambda *_: calls.append(None))
+    monkeypatch.setattr(ModelFolder, "keep", lambda *_: calls.append(None))
     with pytest.raises(errors.AbortedError, match="again and again"):
         load(quick_path / "model")
 

@@ -14,7 +14,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import DeadlineExceededError, DTypeError, InvalidArgumentError, OpError
 from aioflow.interop.model import Signature
-from aioflow.serve.calls import Call, open_call
+from aioflow.serve.calls import SignatureCalls, open_call
 from aioflow.serve.options import ModelOptions
 
 Build = Callable[[Any], Any]
@@ -39,14 +39,14 @@ def _refused(x: Any) -> Any:
     raise ValueError("no rows like these")
 
 
-async def opened(session: af.Session, build: Build, **options: Any) -> Call:
+async def opened(session: af.Session, build: Build, **options: Any) -> SignatureCalls:
     x = af.placeholder("float32", [None, 2], name="x")
     y = build(x)
     y.set_shape([None, 2])
     return await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions(**options))
 
 
-async def answers(call: Call, *sent: Any) -> list[Any]:
+async def answers(call: SignatureCalls, *sent: Any) -> list[Any]:
     """Send the requests concurrently and return each one's output or error."""
     calls = [call([np.array(each, np.float32)], 60.0, 0) for each in sent]
     found: Sequence[Any] = await asyncio.gather(*calls, return_exceptions=True)

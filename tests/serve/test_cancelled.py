@@ -12,7 +12,7 @@ import pytest
 
 from aioflow import errors
 from aioflow.serve import Repository
-from aioflow.serve.calls import Turns
+from aioflow.serve.calls import CallLimit
 from aioflow.web import until_disconnect
 from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.service import Server, ServerOptions, create_app
@@ -200,7 +200,7 @@ async def test_repository_that_ends_while_it_unloads_closes_the_version(tmp_path
 
 @on_each_loop
 async def test_turns_cancelled_at_any_turn_of_the_loop_are_released() -> None:
-    turns = Turns(1, 4)
+    turns = CallLimit(1, 4)
 
     async def take() -> None:
         async with turns.turn():

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.serve.calls import Turns
+from aioflow.serve.calls import CallLimit
 from aioflow.serve.counting import counted
 from aioflow.serve.lag import LoopLag
 from aioflow.serve.tally import RequestTally
@@ -42,7 +42,7 @@ async def test_request_duration_does_not_use_the_loop_clock() -> None:
 
 
 async def test_turn_duration_does_not_use_the_loop_clock() -> None:
-    turns = Turns(1, 4)
+    turns = CallLimit(1, 4)
 
     async def hold() -> None:
         async with turns.turn():

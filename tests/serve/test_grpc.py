@@ -14,7 +14,7 @@ pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from aioflow import errors  # after importorskip
 from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.grpc.messages import message, pool
 from aioflow.serve.grpc.methods import Methods
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
@@ -128,7 +128,7 @@ def watch(ask: Client, request: bytes = b"") -> Any:
 
 
 async def test_health_watch_reports_each_change(folder: Path, tmp_path: Path) -> None:
-    where, admission = ServerOptions(token="secret"), Admission(1 << 20)
+    where, admission = ServerOptions(token="secret"), RequestAdmission(1 << 20)
     async with (
         asyncio.timeout(SECONDS),
         Repository({"m": folder, "late": tmp_path / "late"}) as repository,
@@ -187,7 +187,7 @@ async def test_end_of_the_service_interrupts_no_health_status(folder: Path) -> N
 
     async with asyncio.timeout(SECONDS), Repository({"m": folder}) as repository, asyncio.TaskGroup() as group:
         await repository.load_all()
-        methods = Methods(repository, Limits(), Admission(1))
+        methods = Methods(repository, Limits(), RequestAdmission(1))
         watching = group.create_task(methods.services["grpc.health.v1.Health"]["Watch"](Watching()))
         await begun.wait()
         methods.end()
@@ -249,7 +249,7 @@ async def test_reflection_describes_every_service(folder: Path, package: str) ->
         call = reflection(ask, package)
         await call.write(b"\x3a\x00")  # list_services, see reflection.proto
         names = [each.name for each in (await call.read()).list_services_response.service]
-        served = Methods(repository, Limits(), Admission(1)).services
+        served = Methods(repository, Limits(), RequestAdmission(1)).services
         assert names == sorted(served)
         assert "inference.GRPCInferenceService" in names
         for name in names:
@@ -424,7 +424,7 @@ async def test_deadline_of_a_call_limits_its_request(tmp_path: Path) -> None:
     async with asyncio.timeout(SECONDS), Repository({"m": folder}, ModelOptions(warmup=False)) as repository:
         await repository.load_all()
         with pytest.raises(errors.DeadlineExceededError):
-            await Methods(repository, Limits(), admission := Admission(1 << 20)).infer(Asking())
+            await Methods(repository, Limits(), admission := RequestAdmission(1 << 20)).infer(Asking())
         assert (repository.get("m").tally.outcomes["late"], admission.bytes) == (1, 0)
 
 

@@ -19,7 +19,7 @@ from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
 
 from starlette.applications import Starlette  # isort: skip  # after the importorskip of `tests.serve.service`
 from starlette.routing import Mount  # isort: skip
-from aioflow.serve.page.status import History, quantile  # isort: skip
+from aioflow.serve.page.status import CounterHistory, quantile  # isort: skip
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -45,7 +45,7 @@ def test_quantiles_at_the_ends() -> None:
 
 
 def test_history_counts_the_gain_of_its_window() -> None:
-    history = History(100.0, seconds=60.0, interval=10.0)
+    history = CounterHistory(100.0, seconds=60.0, interval=10.0)
     assert history.gained("m", (5, 1)) == (5, 1)
     for now in range(110, 200, 10):
         history.note(float(now), {"m": (now, 0)})

@@ -27,18 +27,18 @@ from aioflow.config import SessionConfig
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions, embedded
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
-from aioflow.serve.guard import Guard
+from aioflow.serve.guard import RequestGuard
 from aioflow.serve.processes import accepting
 from aioflow.serve.processes.accepting import Acceptor
 from aioflow.serve.processes.board import Board, new_board
-from aioflow.serve.processes.channel import Channel, Functions, open_channel
+from aioflow.serve.processes.channel import Functions, ProcessChannel, open_channel
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.serving import ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.whole_service import (
     METRICS,
-    Counters,
-    Requests,
+    ServiceRequests,
+    SummedMetrics,
     WholeService,
     request_inside,
     sum_of_statistics,
@@ -109,7 +109,7 @@ def test_board_reports_ready_processes_and_the_most_connections() -> None:
 
 
 @asynccontextmanager
-async def channel(functions: Functions) -> AsyncIterator[tuple[Channel, Channel]]:
+async def channel(functions: Functions) -> AsyncIterator[tuple[ProcessChannel, ProcessChannel]]:
     """Yield both ends of a channel, the second of which serves the functions."""
     ends = socket.socketpair()
     one, other = await open_channel(ends[0], {}), await open_channel(ends[1], functions)
@@ -207,13 +207,13 @@ aioflow_batch_rows_sum{{model="m"}} {ok}
 """
 
 
-def samples(counters: Counters) -> dict[str, float]:
+def samples(counters: SummedMetrics) -> dict[str, float]:
     lines = [each.rpartition(" ") for each in counters.text().decode().splitlines() if not each.startswith("#")]
     return {name.replace('{model="m"}', ""): float(value) for name, _, value in lines}
 
 
 def test_counters_are_summed_and_never_decrease() -> None:
-    counters = Counters()
+    counters = SummedMetrics()
     counters.update(1, text(10, 1, 3))
     counters.update(2, text(5, 0, 4))
     assert samples(counters) == {
@@ -233,7 +233,7 @@ def test_counters_are_summed_and_never_decrease() -> None:
 
 
 class Counting:
-    """A replacement for a process of `Requests` that returns its counters once `may_answer` is set."""
+    """A replacement for a process of `ServiceRequests` that returns its counters once `may_answer` is set."""
 
     def __init__(self, pid: int, ok: int) -> None:
         self.pid, self.index, self.channel, self.last_metrics = pid, ["m"], self, text(ok, 1, 0)
@@ -248,7 +248,7 @@ async def test_counters_of_a_process_that_ends_during_a_request_are_counted_once
     children: Any = [Counting(1, 10), Counting(2, 5)]
     running = set(children)
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as group:
-        requests = Requests(asyncio.Lock(), lambda: children, running, group)
+        requests = ServiceRequests(asyncio.Lock(), lambda: children, running, group)
         asking = group.create_task(requests.answer("GET", METRICS, ""))
         children[0].may_answer.set()
         for _ in range(10):
@@ -271,7 +271,7 @@ async def test_whole_service_is_ready_if_enough_processes_are(method: str) -> No
     for quorum, status in ((1, 200), (2, 503)):
         board.write(0, is_ready=True)
         channel: Any = None
-        guard = Guard(None, None, frozenset())
+        guard = RequestGuard(None, None, frozenset())
         service = WholeService(app, guard, Limits(), channel, board, quorum)
         assert (await request_inside(service, method, "/v2/health/ready"))["status"] == status
 
@@ -512,7 +512,7 @@ async def test_end_of_keep_alive_does_not_wait_long_for_an_idle_client(sent: byt
 
 
 @asynccontextmanager
-async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.Task[None], Channel, Any]]:
+async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.Task[None], ProcessChannel, Any]]:
     """Run a serving process without models within this process.
 
     Yield its task, the supervisor's end of the channel and two connections. The supervisor answers no request for the

@@ -16,7 +16,7 @@ from aioflow import errors
 from aioflow.saved.opening import open_model
 from aioflow.serve import ModelOptions, ModelSource, Repository
 from aioflow.serve.protocol import InferRequest, MalformedRequestError, RequestedOutput
-from aioflow.serve.repository import State
+from aioflow.serve.repository import VersionState
 from aioflow.serve.sources import parse_source
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow, summed
 
@@ -250,7 +250,7 @@ async def test_failed_reload_keeps_the_loaded_version(tmp_path: Path, caplog: py
 async def test_unload_waits_for_requests_and_load_restores_the_model(tmp_path: Path) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with Repository({"m": tmp_path / "m"}) as repository, asyncio.timeout(SECONDS):
-        assert [(each.name, each.state) for each in repository.index()] == [("m", State.UNAVAILABLE)]
+        assert [(each.name, each.state) for each in repository.index()] == [("m", VersionState.UNAVAILABLE)]
         with pytest.raises(errors.UnavailableError, match="loaded"):
             repository.get("m")
         await repository.load("m")
@@ -260,7 +260,7 @@ async def test_unload_waits_for_requests_and_load_restores_the_model(tmp_path: P
                 unloading = group.create_task(repository.unload("m"))
                 while repository.is_ready and not unloading.done():
                     await asyncio.sleep(0)
-                    if repository.index()[0].state is State.UNLOADING:
+                    if repository.index()[0].state is VersionState.UNLOADING:
                         break
                 assert not unloading.done()
                 # The running request is still answered.
@@ -292,7 +292,7 @@ async def test_unknown_models_and_sources_are_reported(tmp_path: Path) -> None:
         with pytest.raises(errors.NotFoundError):
             await repository.load("gone")
         states = {each.name: (each.state, each.reason) for each in repository.index()}
-        assert states["gone"][0] is State.UNAVAILABLE
+        assert states["gone"][0] is VersionState.UNAVAILABLE
         assert states["gone"][1]
         with pytest.raises(errors.UnavailableError):
             repository.get("gone")

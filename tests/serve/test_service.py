@@ -21,7 +21,7 @@ import pytest
 import aioflow as af
 from aioflow import errors
 from aioflow.serve import Limits, ModelOptions, Repository, where
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.requests import header, read_body
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import (
@@ -535,7 +535,7 @@ async def test_read_body_takes_no_more_memory_than_the_body() -> None:
 
     tracemalloc.start()
     try:
-        with Admission(1 << 30).holding() as held:
+        with RequestAdmission(1 << 30).holding() as held:
             body = await read_body({"headers": []}, receive, Limits(), held)
             assert tracemalloc.get_traced_memory()[1] < 1.3 * len(body)
     finally:

@@ -25,7 +25,7 @@ from aioflow.graph.default_graph import _PROCESS
 from aioflow.kernels import resources
 from aioflow.memory.segments import SHARED
 from aioflow.net.comm import Comm
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.tensor_format import RECEIVED
 from aioflow.net.transports import connect, listen
 from aioflow.runtime.executor import DeviceThreads
@@ -587,7 +587,7 @@ class Echo:
 
     async def returned(self, value: int) -> Any:
         """Send a large array of one value, and return the array that comes back."""
-        await self.comm.send(Message(Kind.PUSH, value, {}, [np.full(1_000_000, value, np.uint8)]))
+        await self.comm.send(WireMessage(FrameKind.PUSH, value, {}, [np.full(1_000_000, value, np.uint8)]))
         answer = await self.comm.receive()
         if answer is None or set(answer.tensors[0].tolist()) != {value}:
             raise SystemExit("something else came back")

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import aioflow as af
-from aioflow.demo.main import History, Options, run_demo
+from aioflow.demo.main import DemoOptions, TrainingHistory, run_demo
 from aioflow.demo.model import build
 from aioflow.demo.service import make_app, serving
 from tests.support.processes import SECONDS, program
@@ -24,7 +24,7 @@ from tests.support.processes import SECONDS, program
 
 async def _run(folder: Path, steps: int) -> tuple[str, float, int]:
     text = io.StringIO()
-    outcome = await run_demo(Options(steps, folder, 0), Console(file=text, width=120))
+    outcome = await run_demo(DemoOptions(steps, folder, 0), Console(file=text, width=120))
     assert outcome.traffic.latencies, "nobody was served while training"
     return text.getvalue(), outcome.accuracy, outcome.step
 
@@ -65,8 +65,8 @@ async def test_the_service_rejects_malformed_images() -> None:
 )
 def test_an_unreadable_history_is_discarded(tmp_path: Path, text: str) -> None:
     (tmp_path / "history.json").write_text(text)
-    assert History.load(tmp_path / "history.json") == History()
-    assert History.load(tmp_path) == History()
+    assert TrainingHistory.load(tmp_path / "history.json") == TrainingHistory()
+    assert TrainingHistory.load(tmp_path) == TrainingHistory()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGINT cannot be sent to one process on Windows")
@@ -90,7 +90,7 @@ def test_ctrl_c_stops_the_demo_with_a_checkpoint(tmp_path: Path) -> None:
 
 async def test_cancelling_the_demo_writes_a_checkpoint(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as tg:
-        task = tg.create_task(run_demo(Options(10**6, tmp_path, 0), Console(file=io.StringIO())))
+        task = tg.create_task(run_demo(DemoOptions(10**6, tmp_path, 0), Console(file=io.StringIO())))
         await asyncio.sleep(1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -15,7 +15,7 @@ from aioflow.errors import (
     UnavailableError,
 )
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.transports import connect
 from tests.support.loops import on_each_loop
 from tests.support.processes import program_on_loop
@@ -47,13 +47,13 @@ async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
 async def test_killed_or_stopped_peer_raises_unavailable_with_its_name() -> None:
     async def flood(comm: Comm, array: np.ndarray[Any, Any]) -> None:
         while True:
-            await comm.send(Message(Kind.REQUEST, 1, {}, (array,)))
+            await comm.send(WireMessage(FrameKind.REQUEST, 1, {}, (array,)))
 
     async with asyncio.timeout(60), child() as (process, address):
         options = CommOptions(heartbeat=0.1, misses=3)
         stopped, killed, sending = [await connect(address, 10, options, peer=f"/task:{i}") for i in range(3)]
         array = np.arange(1_000_000.0)
-        await killed.send(Message(Kind.REQUEST, 1, {"a": 1}, (array,)))
+        await killed.send(WireMessage(FrameKind.REQUEST, 1, {"a": 1}, (array,)))
         reply = await killed.receive()
         assert reply is not None
         np.testing.assert_array_equal(reply.tensors[0], array)

@@ -18,7 +18,7 @@ import pytest
 from aioflow.errors import InvalidArgumentError, NotFoundError, OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.credentials import Credentials
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.tls import Tls
 from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, connected
@@ -52,7 +52,7 @@ async def echo(comm: Comm) -> None:
 
 
 async def answered(comm: Comm) -> None:
-    await comm.send(Message(Kind.REQUEST, 5, {}, (np.arange(300_000.0),)))
+    await comm.send(WireMessage(FrameKind.REQUEST, 5, {}, (np.arange(300_000.0),)))
     reply = await comm.receive()
     assert reply is not None
     np.testing.assert_array_equal(reply.tensors[0], np.arange(300_000.0))
@@ -263,6 +263,6 @@ async def test_tls_hides_messages_from_intermediaries(tmp_path: Path, by_tls: bo
         between(listener.address, listens) as address,
         await connect(address, 5, options) as comm,
     ):
-        await comm.send(Message(Kind.PUSH, 1, {"secret": "in the header"}, (marks,)))
+        await comm.send(WireMessage(FrameKind.PUSH, 1, {"secret": "in the header"}, (marks,)))
         await got.wait()
     assert (b"that nobody is to read" in passed) == (b"in the header" in passed) == (not by_tls)

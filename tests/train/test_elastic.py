@@ -11,7 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.runtime.worker import WorkerState
 from aioflow.testing.virtual_clock import run_virtual
-from aioflow.train.elastic import Attendance, Watch, tasks_without
+from aioflow.train.elastic import Attendance, ReplicaWatch, tasks_without
 
 HERE, STARTED = WorkerState((), 1, 0), WorkerState((), 0, 0)
 AWAY = af.errors.UnavailableError("away")
@@ -68,7 +68,7 @@ def test_watch_replaces_a_lost_token_if_all_replicas_wait() -> None:
         return {"a": HERE, "b": HERE}
 
     async def main() -> list[int]:
-        watch, given = Watch(living, session, health), []
+        watch, given = ReplicaWatch(living, session, health), []
         for _ in range(8):
             await watch.look()
             given.append(len(living.story) - 1)
@@ -93,7 +93,7 @@ def test_watch_reports_changes_each_second_until_a_stop() -> None:
                     coord.request_stop()
                 return {str(index): HERE for index in range(count)}
 
-            watch = Watch(living, session, health)
+            watch = ReplicaWatch(living, session, health)
             await watch.look()
             await watch.run(coord)
 

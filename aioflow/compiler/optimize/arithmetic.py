@@ -24,7 +24,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
@@ -225,7 +225,7 @@ def _sum_of_one(node: Node, rewriting: Rewriting) -> Node | None:
 
 
 # Rules for single ops. The laws of the op are tried first.
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, RewriteRule]] = {
     "Abs": _without_sign,
     "AddN": _sum_of_one,
     "Cast": _cast,

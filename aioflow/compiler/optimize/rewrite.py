@@ -289,10 +289,10 @@ def _what(node: Node) -> tuple[object, ...]:
     return node.op, node.inputs, node.control, node.outputs
 
 
-Rule: TypeAlias = Callable[[Node, Rewriting], Node | None]
+RewriteRule: TypeAlias = Callable[[Node, Rewriting], Node | None]
 
 
-def sweep(graph: ClientGraph, rule: Rule) -> ClientGraph:
+def sweep(graph: ClientGraph, rule: RewriteRule) -> ClientGraph:
     """Rewrite each node by `rule`, which returns the new node, or None to keep it.
 
     An `Identity` that the rule returns is left out if its removal is not observable.

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
+from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
 from aioflow.graph.shapes import Dims, is_compatible, num_elements
 from aioflow.memory.values import Array
 
@@ -212,7 +212,7 @@ def _is_of_one(axes: Array, dims: Dims, node: Node) -> bool:
     return bool(kept and len(distinct) == len(chosen) and all(dims[axis] == 1 for axis in distinct))
 
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, RewriteRule]] = {
     **dict.fromkeys(_VALUES, _known),
     **dict.fromkeys(("ExpandDims", "Squeeze"), _inserted_and_removed),
     **dict.fromkeys(("MirrorPad", "Pad", "PadV2"), _padded),

@@ -25,7 +25,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Memory, Role
 from aioflow.memory.values import Array
 
-Order: TypeAlias = tuple[int, ...]
+AxisOrder: TypeAlias = tuple[int, ...]
 
 
 def transposes(graph: ClientGraph) -> Iterator[str]:
@@ -42,7 +42,7 @@ def sunk(graph: ClientGraph) -> ClientGraph:
     return _rewritten(graph, regions, worth) if worth else graph
 
 
-def permutation(order: Array | None) -> Order | None:
+def permutation(order: Array | None) -> AxisOrder | None:
     """Return a constant as an order of axes, or None if it is not a permutation."""
     if order is None or sorted(order.reshape(-1).tolist()) != list(range(order.size)):
         return None
@@ -59,7 +59,7 @@ class _Turned:
         ordered: True if the value before the transpose is row-major.
     """
 
-    order: Order
+    order: AxisOrder
     transpose: Node
     ordered: bool
 
@@ -73,7 +73,7 @@ class _Regions:
         self._nodes = graph.nodes
         self._facts = Facts(graph.nodes)
         self._above: dict[str, str] = {}  # union-find over transposes and the nodes that can be carried
-        self._orders: dict[str, Order] = {}
+        self._orders: dict[str, AxisOrder] = {}
         for node in graph.nodes.values():
             if node.op == "Transpose":
                 self._note_transpose(node)
@@ -141,7 +141,7 @@ class _Regions:
             and self._facts.is_pure(node.op)
         )
 
-    def _fits(self, node: Node, edge: Edge, order: Order) -> bool:
+    def _fits(self, node: Node, edge: Edge, order: AxisOrder) -> bool:
         """Return whether an operand is the same for all elements, or a constant that varies along one axis only."""
         spec = self._graph.spec(edge)
         if spec.dims == ():
@@ -162,7 +162,7 @@ def _known_rank(node: Node, rank: int) -> bool:
     return all(spec.dims is not None and len(spec.dims) == rank for spec in node.outputs)
 
 
-def _undo(first: Order, second: Order) -> bool:
+def _undo(first: AxisOrder, second: AxisOrder) -> bool:
     return len(first) == len(second) and all(first[axis] == i for i, axis in enumerate(second))
 
 
@@ -205,7 +205,7 @@ def _straight(node: Node, renamed: Node, regions: _Regions, worth: set[str], rew
     return tuple(found)
 
 
-def _along(node: Node, edge: Edge, order: Order, rewriting: Rewriting) -> Edge:
+def _along(node: Node, edge: Edge, order: AxisOrder, rewriting: Rewriting) -> Edge:
     """Return a constant along one axis as a constant along the axis that this was before the transpose."""
     value = rewriting.constant(edge)
     if value is None or value.size == 1:
@@ -216,7 +216,7 @@ def _along(node: Node, edge: Edge, order: Order, rewriting: Rewriting) -> Edge:
     return rewriting.beside(node, "along", made, rewriting.spec(edge).dtype, rewriting.node(edge).control)
 
 
-def _before(dims: Dims, order: Order) -> Dims:
+def _before(dims: Dims, order: AxisOrder) -> Dims:
     """Return the shape before a transpose with this order, given the shape after it."""
     known = dims or ()
     return tuple(known[order.index(axis)] for axis in range(len(known)))

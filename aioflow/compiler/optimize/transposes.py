@@ -17,8 +17,8 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import Rewriting, Rule, sweep
-from aioflow.compiler.optimize.sinking import Order, permutation, sunk
+from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
+from aioflow.compiler.optimize.sinking import AxisOrder, permutation, sunk
 from aioflow.graph.shapes import Dims
 from aioflow.memory.values import Array
 
@@ -36,7 +36,7 @@ def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
     return None if rule is None else rule(node, rewriting)
 
 
-def _permutation(node: Node, rewriting: Rewriting) -> Order | None:
+def _permutation(node: Node, rewriting: Rewriting) -> AxisOrder | None:
     """Return the constant permutation of a Transpose."""
     return permutation(rewriting.constant(node.inputs[1])) if node.op == "Transpose" else None
 
@@ -54,7 +54,7 @@ def _transpose(node: Node, rewriting: Rewriting) -> Node | None:
     return _reordered(node, inner, both, rewriting)
 
 
-def _reordered(node: Node, inner: Node, order: Order, rewriting: Rewriting) -> Node | None:
+def _reordered(node: Node, inner: Node, order: AxisOrder, rewriting: Rewriting) -> Node | None:
     """Return the node as a Transpose of what `inner` transposes.
 
     The new permutation has the control inputs of the old one.
@@ -120,7 +120,7 @@ def _untransposed(edge: Edge, rewriting: Rewriting) -> Edge | None:
     return node.inputs[0] if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2) else None
 
 
-_RULES: Final[Mapping[str, Rule]] = {
+_RULES: Final[Mapping[str, RewriteRule]] = {
     **dict.fromkeys(_FLAGS, _product),
     "Reshape": _reshape,
     "Transpose": _transpose,

@@ -50,7 +50,7 @@ class Speeds:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class DeviceLink:
     """The connection from one device to another.
 
     Attributes:
@@ -104,11 +104,11 @@ DEFAULT_SPEEDS: Final[Mapping[str, Speeds]] = {
     ),
 }
 
-DEFAULT_LINKS: Final[Mapping[str, Link]] = {
-    "memory": Link(latency=3e-5, bandwidth=None, overhead=6e-6),
-    "host": Link(latency=2e-5, bandwidth=1e10, overhead=1e-5),
-    "peer": Link(latency=2e-5, bandwidth=2e10, overhead=1e-5),
-    "network": Link(latency=2e-4, bandwidth=1.5e9, overhead=5e-5),
+DEFAULT_LINKS: Final[Mapping[str, DeviceLink]] = {
+    "memory": DeviceLink(latency=3e-5, bandwidth=None, overhead=6e-6),
+    "host": DeviceLink(latency=2e-5, bandwidth=1e10, overhead=1e-5),
+    "peer": DeviceLink(latency=2e-5, bandwidth=2e10, overhead=1e-5),
+    "network": DeviceLink(latency=2e-4, bandwidth=1.5e9, overhead=5e-5),
 }
 
 
@@ -117,13 +117,13 @@ class Calibration:
     """Speeds by device type, links by kind ("memory", "host", "peer", "network": see `link_kind`)."""
 
     speeds: Mapping[str, Speeds] = field(default_factory=lambda: DEFAULT_SPEEDS)
-    links: Mapping[str, Link] = field(default_factory=lambda: DEFAULT_LINKS)
+    links: Mapping[str, DeviceLink] = field(default_factory=lambda: DEFAULT_LINKS)
 
     def speeds_of(self, device_type: str) -> Speeds:
         """Return the speeds of a device type, falling back to the defaults and then to the CPU's defaults."""
         return self.speeds.get(device_type) or DEFAULT_SPEEDS.get(device_type) or DEFAULT_SPEEDS["CPU"]
 
-    def link(self, kind: str) -> Link:
+    def link(self, kind: str) -> DeviceLink:
         """Return the link of a kind, or its default if it was not measured."""
         return self.links.get(kind) or DEFAULT_LINKS[kind]
 
@@ -171,9 +171,9 @@ def _speeds(kind: str, value: Mapping[str, Any]) -> Speeds:
     return Speeds(_time(f"{kind} overhead", value["overhead"]), rates, products)
 
 
-def _link(kind: str, value: Mapping[str, Any]) -> Link:
+def _link(kind: str, value: Mapping[str, Any]) -> DeviceLink:
     bandwidth = value["bandwidth"]
-    return Link(
+    return DeviceLink(
         _time(f"{kind} latency", value["latency"]),
         None if bandwidth is None else _positive(f"{kind} bandwidth", bandwidth),
         _time(f"{kind} overhead", value["overhead"]),

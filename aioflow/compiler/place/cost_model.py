@@ -13,14 +13,14 @@ from functools import cache
 from typing import Final, Protocol
 
 from aioflow.compiler.ir import Node, OutputSpec
-from aioflow.compiler.place.calibration import Calibration, Link, link_kind
+from aioflow.compiler.place.calibration import Calibration, DeviceLink, link_kind
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import Operand
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 
-_LOCAL: Final = Link()
+_LOCAL: Final = DeviceLink()
 _STRING_BYTES: Final = 64  # assumed size of an element: the real one depends on the contents
 _THREADED: Final = frozenset({"product", "convolution"})  # rates of kernels that use all cores
 _STRING_SECONDS: Final = 1e-7  # an element of a string tensor is a Python object
@@ -188,7 +188,7 @@ class CostModel:
                 return estimate * mean.seconds / expected
         return estimate
 
-    def link(self, source: str, destination: str) -> Link:
+    def link(self, source: str, destination: str) -> DeviceLink:
         """Return the link between two devices given by full names. A link from a device to itself costs nothing."""
         if source == destination:
             return _LOCAL

@@ -51,9 +51,9 @@ class Problem:
         port: By tensor: the output of that node (`CONTROL_PORT` for a control edge).
         size: By tensor: bytes per step.
         trips: By tensor: transfers per step to a device that receives it.
-        latency: By sending device or host, then receiving device: seconds; see `Link`.
-        per_byte: By sending device or host, then receiving device: seconds per byte; see `Link`.
-        overhead: By sending device or host, then receiving device: seconds; see `Link`.
+        latency: By sending device or host, then receiving device: seconds; see `DeviceLink`.
+        per_byte: By sending device or host, then receiving device: seconds per byte; see `DeviceLink`.
+        overhead: By sending device or host, then receiving device: seconds; see `DeviceLink`.
         host: The number of the host.
     """
 

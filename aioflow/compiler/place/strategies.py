@@ -27,7 +27,7 @@ _COMPILE_NODE: Final = 1.5e-4
 _HEFT_SHARE: Final = 0.05
 _WORTH_SPLITTING: Final = 0.05
 
-Strategy: TypeAlias = Callable[[Problem, int], list[int]]
+PlacementStrategy: TypeAlias = Callable[[Problem, int], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _round_robin(problem: Problem, seed: int) -> list[int]:
 
 
 # By name. "random" and "round_robin" are baselines for comparison.
-STRATEGIES: Final[Mapping[str, Strategy]] = {
+STRATEGIES: Final[Mapping[str, PlacementStrategy]] = {
     "first": _first,
     "greedy": lambda problem, _: greedy(problem),
     "heft": lambda problem, _: heft(problem),

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aioflow.config import SessionConfig
 from aioflow.errors import OpError, UnavailableError
 from aioflow.net.addresses import PortReservation, join_host, split_host
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.server import Server
@@ -33,7 +33,7 @@ class WorkerActor:
     """
 
     def __init__(self, job: str, number: int, imports: Sequence[str]) -> None:
-        self._task = Task(job, number)
+        self._task = TaskId(job, number)
         self._reservation: PortReservation | None = None
         self._server: Server | None = None
         # In the constructor: an actor whose modules are missing must not count as placed.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aioflow.distributed.starting.host import Wanted
+from aioflow.distributed.starting.host import ClusterRequest
 from aioflow.distributed.starting.jobs import Job, device_count, tasks_of
 from aioflow.errors import InvalidArgumentError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 
 STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
@@ -54,7 +54,7 @@ def actor_options(job: Job, max_restarts: int) -> dict[str, object]:
     }
 
 
-def orders(wanted: Wanted, task: Task, spec: ClusterSpec, bind: str | None) -> dict[str, object]:
+def orders(wanted: ClusterRequest, task: TaskId, spec: ClusterSpec, bind: str | None) -> dict[str, object]:
     """Return the arguments with which an actor starts serving, as plain data.
 
     They are never part of the actor's constructor arguments, since Ray stores those.

@@ -16,10 +16,10 @@ from typing import Any, Final
 from aioflow.concurrency.threads import in_thread
 from aioflow.distributed.ray.actor import WorkerActor
 from aioflow.distributed.ray.asked import actor_options, bundles, orders
-from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.host import ClusterRequest, TaskProcess
 from aioflow.distributed.starting.jobs import tasks_of
 from aioflow.errors import AlreadyExistsError, DeadlineExceededError, UnavailableError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.remote_step import outcomes
 
@@ -45,7 +45,7 @@ class RayHost:
         InvalidArgumentError: a task needs no resources.
     """
 
-    def __init__(self, ray: Any, wanted: Wanted, strategy: str, bind: str | None, patience: float) -> None:
+    def __init__(self, ray: Any, wanted: ClusterRequest, strategy: str, bind: str | None, patience: float) -> None:
         self._ray = ray
         self._wanted = wanted
         self._strategy = strategy
@@ -53,9 +53,9 @@ class RayHost:
         self._patience = patience
         self._bundles = bundles(wanted.jobs)
         self._group: Any = None
-        self._actors: dict[Task, Any] = {}
+        self._actors: dict[TaskId, Any] = {}
 
-    async def place(self, seconds: float) -> Mapping[Task, str]:
+    async def place(self, seconds: float) -> Mapping[TaskId, str]:
         try:
             async with asyncio.timeout(seconds) as limit:
                 make = partial(self._ray.util.placement_group, self._bundles, strategy=self._strategy)
@@ -103,10 +103,10 @@ class RayHost:
             actor = made.options(scheduling_strategy=place, **options)
             self._actors[task] = actor.remote(task.job, task.number, list(self._wanted.imports))
 
-    async def _address(self, task: Task) -> str:
+    async def _address(self, task: TaskId) -> str:
         return str(await self._answer(task, lambda actor: actor.place.remote(self._bind)))
 
-    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+    async def begin(self, task: TaskId, spec: ClusterSpec) -> TaskProcess:
         told = orders(self._wanted, task, spec, self._bind)
         found = "no process"
         try:
@@ -114,7 +114,7 @@ class RayHost:
                 while True:
                     answer = await self._answer(task, lambda actor: actor.begin.remote(told))
                     if "error" not in answer:
-                        return Running(answer["node"], answer["pid"])
+                        return TaskProcess(answer["node"], answer["pid"])
                     error = decode_error(answer["error"], task.name)
                     # Only this error passes by itself.
                     if not isinstance(error, AlreadyExistsError):
@@ -130,7 +130,7 @@ class RayHost:
                 actual=found,
             ) from error
 
-    async def _answer(self, task: Task, ask: Callable[[Any], Any]) -> Any:
+    async def _answer(self, task: TaskId, ask: Callable[[Any], Any]) -> Any:
         """Return an actor's answer, after its restart if necessary. Raise UnavailableError if the task is lost."""
         errors = self._ray.exceptions
         while True:
@@ -142,13 +142,13 @@ class RayHost:
             except errors.RayError as error:
                 raise self._lost(task, error) from error
 
-    def _lost(self, task: Task, error: Exception) -> UnavailableError:
+    def _lost(self, task: TaskId, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"{task.name} is lost: {_brief(error)}",
             expected=f"an actor that starts, and at most {self._wanted.max_restarts} restarts",
         )
 
-    async def ended(self, task: Task) -> None:
+    async def ended(self, task: TaskId) -> None:
         errors = self._ray.exceptions
         try:
             await self._actors[task].ended.remote()
@@ -157,7 +157,7 @@ class RayHost:
         except errors.RayError as error:
             raise self._lost(task, error) from error
 
-    async def drain(self, task: Task) -> None:
+    async def drain(self, task: TaskId) -> None:
         seconds = self._wanted.drain_seconds
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + _DRAIN_SECONDS):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
-from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address
+from aioflow.net.cluster_spec import ClusterSpec, TaskId, comm_address
 from aioflow.net.credentials import Credentials
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.runtime.worker import WorkerState
@@ -68,7 +68,7 @@ class StartedCluster:
         """Return the status of a task. Raise UnknownNameError if there is no such task."""
         # Called only for its UnknownNameError.
         self.spec.task_address(job_name, task_index)
-        return self.tasks[Task(job_name, task_index).name]
+        return self.tasks[TaskId(job_name, task_index).name]
 
     async def health(self, seconds: float = _HEALTH_SECONDS) -> Mapping[str, WorkerState | OpError]:
         """Return the state that each task reports, or the error of one that does not answer, as `Session.health` does.

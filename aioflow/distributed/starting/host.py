@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from aioflow.distributed.starting.jobs import Job
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterRequest:
     """The tasks to start.
 
     Attributes:
@@ -32,7 +32,7 @@ class Wanted:
     drain_seconds: float = 10.0
 
 
-class Running(NamedTuple):
+class TaskProcess(NamedTuple):
     """The process of a task.
 
     Attributes:
@@ -47,7 +47,7 @@ class Running(NamedTuple):
 class Host(Protocol):
     """A place where tasks run. All methods are called on one event loop, and concurrently."""
 
-    async def place(self, seconds: float) -> Mapping[Task, str]:
+    async def place(self, seconds: float) -> Mapping[TaskId, str]:
         """Find a place and a permanent address for each task: it is always started again at this address.
 
         Raises:
@@ -55,17 +55,17 @@ class Host(Protocol):
             OpError: there are no places.
         """
 
-    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+    async def begin(self, task: TaskId, spec: ClusterSpec) -> TaskProcess:
         """Start serving a task, for the first time or again, and return when it serves.
 
         Raises:
             OpError: the task is lost: it cannot be started again.
         """
 
-    async def ended(self, task: Task) -> None:
+    async def ended(self, task: TaskId) -> None:
         """Wait until the task serves no more. Raise OpError if it is lost."""
 
-    async def drain(self, task: Task) -> None:
+    async def drain(self, task: TaskId) -> None:
         """Make a task accept no more steps, and end when its running steps have ended."""
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 from aioflow.arguments import brief, check_number, check_whole, wrong_kind
 from aioflow.config import SessionConfig
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 
 _STANDS_FOR: Final = "0.0.0.0:0"  # placeholder for an address that is not known yet
 
@@ -75,9 +75,9 @@ def read_jobs(jobs: Jobs) -> dict[str, Job]:
     return found
 
 
-def tasks_of(jobs: Mapping[str, Job]) -> list[Task]:
+def tasks_of(jobs: Mapping[str, Job]) -> list[TaskId]:
     """Return all tasks, job by job."""
-    return [Task(name, index) for name, job in jobs.items() for index in range(job.count)]
+    return [TaskId(name, index) for name, job in jobs.items() for index in range(job.count)]
 
 
 def device_count(job: Job) -> dict[str, int]:

@@ -18,10 +18,10 @@ from typing import Final
 
 from aioflow.arguments import check_number, check_whole
 from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import Host, Wanted
+from aioflow.distributed.starting.host import ClusterRequest, Host
 from aioflow.distributed.starting.jobs import Jobs, read_jobs
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError
-from aioflow.net.cluster_spec import ClusterSpec, Task, comm_address
+from aioflow.net.cluster_spec import ClusterSpec, TaskId, comm_address
 from aioflow.net.credentials import Credentials, introduced
 from aioflow.net.remote_step import outcomes
 
@@ -37,7 +37,7 @@ def wanted(
     imports: Iterable[str],
     max_restarts: int,
     drain_seconds: float,
-) -> Wanted:
+) -> ClusterRequest:
     """Return the tasks to start.
 
     Without `credentials`, the tasks get those of the environment, or else a new secret.
@@ -52,12 +52,14 @@ def wanted(
     # Without a secret anyone on the machine could use the tasks.
     if not known.prove:
         known = Credentials(secrets.token_hex(32).encode())
-    return Wanted(read_jobs(jobs), known, tuple(map(str, allow_dirs)), tuple(imports), max_restarts, drain_seconds)
+    return ClusterRequest(
+        read_jobs(jobs), known, tuple(map(str, allow_dirs)), tuple(imports), max_restarts, drain_seconds
+    )
 
 
 @asynccontextmanager
 async def supervised(
-    host: Host, wanted: Wanted, *, timeout: float, may_lose: Collection[str]
+    host: Host, wanted: ClusterRequest, *, timeout: float, may_lose: Collection[str]
 ) -> AsyncIterator[StartedCluster]:
     """Yield a cluster that runs for the duration of the block.
 
@@ -79,7 +81,7 @@ async def supervised(
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
     # Stays empty if no place was found: there is nothing to drain then.
-    placed: list[Task] = []
+    placed: list[TaskId] = []
     try:
         addresses = await host.place(timeout)
         placed += addresses
@@ -101,7 +103,7 @@ async def supervised(
             await host.close()
 
 
-def _spec(addresses: Mapping[Task, str]) -> ClusterSpec:
+def _spec(addresses: Mapping[TaskId, str]) -> ClusterSpec:
     jobs: dict[str, dict[int, str]] = {}
     for task, address in addresses.items():
         jobs.setdefault(task.job, {})[task.number] = address
@@ -157,7 +159,7 @@ class _Supervisor:
         if raised is not None:
             raise raised
 
-    async def _keep(self, task: Task) -> None:
+    async def _keep(self, task: TaskId) -> None:
         status, spec = self.cluster.tasks[task.name], self.cluster.spec
         try:
             while True:

@@ -27,7 +27,7 @@ from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import VERSION, GraphDef
 from aioflow.release import RELEASE
 
-Document: TypeAlias = Any
+PlainData: TypeAlias = Any
 # The fields of a `GraphDef`, in their order.
 Parts: TypeAlias = tuple[tuple[NodeDef, ...], int, tuple[FunctionDef, ...]]
 
@@ -40,7 +40,7 @@ _MAX_TEXT: Final = 1 << 20
 _INT64: Final = range(-(2**63), 2**63)
 
 
-def to_bytes(document: Document) -> bytes:
+def to_bytes(document: PlainData) -> bytes:
     """Return the header and the document in msgpack.
 
     Raises:
@@ -54,7 +54,7 @@ def to_bytes(document: Document) -> bytes:
     return _HEADER.pack(MAGIC, FORMAT_VERSION, zlib.crc32(body), len(body)) + body
 
 
-def from_bytes(data: bytes) -> Document:
+def from_bytes(data: bytes) -> PlainData:
     """Return the document in `data`.
 
     Raises:
@@ -88,7 +88,7 @@ def from_bytes(data: bytes) -> Document:
     return unpack(body)
 
 
-def unpack(body: bytes | memoryview) -> Document:
+def unpack(body: bytes | memoryview) -> PlainData:
     """Decode one msgpack value, with limits.
 
     Raises:
@@ -127,13 +127,13 @@ def _unique(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     return found
 
 
-def to_text(document: Document) -> str:
+def to_text(document: PlainData) -> str:
     """Return the document as JSON, with bytes as {"$base64": …}, and NaN and infinities as {"$float": …}."""
     # JSON has no NaN, and Python's own extension is not portable.
     return json.dumps(_textual(document), indent=1, allow_nan=False)
 
 
-def _textual(value: Document) -> Any:
+def _textual(value: PlainData) -> Any:
     if isinstance(value, dict):
         return {key: _textual(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -145,7 +145,7 @@ def _textual(value: Document) -> Any:
     return value
 
 
-def from_text(text: str | bytes) -> Document:
+def from_text(text: str | bytes) -> PlainData:
     """Return the document in JSON that `to_text` wrote.
 
     Raises:
@@ -191,7 +191,7 @@ def _from_pairs(pairs: list[tuple[Any, Any]]) -> Any:
 _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 
 
-def to_document(graph: GraphDef) -> Document:
+def to_document(graph: GraphDef) -> PlainData:
     """Return the document to encode for a graph definition."""
     document: dict[str, Any] = {"version": graph.version, "nodes": _node_documents(graph.nodes)}
     if graph.functions:
@@ -240,7 +240,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def from_document(document: Document) -> Parts:
+def from_document(document: PlainData) -> Parts:
     """Return nodes, version and functions of a definition.
 
     Raises:

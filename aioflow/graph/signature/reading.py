@@ -37,7 +37,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-class Signature(NamedTuple):
+class OpSignature(NamedTuple):
     """The inputs, outputs and attributes of an op."""
 
     inputs: tuple[ArgDef, ...]
@@ -45,7 +45,7 @@ class Signature(NamedTuple):
     attrs: Mapping[str, AttrDef]
 
 
-def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> Signature:
+def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> OpSignature:
     """Parse the texts that `define_op` describes.
 
     Raises:
@@ -56,7 +56,7 @@ def read_signature(inputs: str, outputs: str, attrs: Sequence[str]) -> Signature
     # Builders pass inputs and attributes by keyword, so they share one set of names.
     _check_distinct([*parsed, *(arg.name for arg in taken)], "attributes and inputs")
     _check_distinct([arg.name for arg in given], "outputs")
-    return Signature(taken, given, parsed)
+    return OpSignature(taken, given, parsed)
 
 
 def _check_distinct(names: Sequence[str], about: str) -> None:

@@ -15,7 +15,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import kind_of, type_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.ops.apply import make_op
 from aioflow.ops.onnx_node import ONNX_NODE
 from aioflow.runtime.delegates import declared_engines
@@ -36,7 +36,9 @@ class OnnxEngine(Protocol):
         """
 
 
-def node_by_engine(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> list[Tensor | None]:
+def node_by_engine(
+    node: OnnxNode, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]
+) -> list[Tensor | None]:
     """Return the outputs of a node that the engine computes; None for unused outputs.
 
     Raise Refused if no installed engine has the op, or an input is not a tensor.
@@ -79,7 +81,7 @@ def model_of_node(data: bytes) -> ModelProto:
     return model
 
 
-def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> ModelProto:
+def _model(node: OnnxNode, domain: str, opsets: Mapping[str, int], inputs: Sequence[object]) -> ModelProto:
     proto = NodeProto(op_type=node.proto.op_type, domain=domain, name=node.name)
     for name, attribute in node.attributes.items():
         proto.attribute.add().CopyFrom(attribute)
@@ -104,7 +106,7 @@ def _model(node: Node, domain: str, opsets: Mapping[str, int], inputs: Sequence[
     return model_of_node(model.SerializeToString())
 
 
-def _outputs(node: Node, model: bytes) -> Sequence[tuple[DType, Dims]]:
+def _outputs(node: OnnxNode, model: bytes) -> Sequence[tuple[DType, Dims]]:
     reasons: list[str] = []
     for load in declared_engines().values():
         try:

@@ -13,15 +13,15 @@ from typing import Any, TypeAlias
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import Size, int64, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
-Pair: TypeAlias = tuple[Size, Size]
+SizePair: TypeAlias = tuple[Size, Size]
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class SpatialWindows:
     """Windows along each spatial axis.
 
     Attributes:
@@ -35,7 +35,7 @@ class Windows:
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
-    pads: tuple[Pair, ...] | None
+    pads: tuple[SizePair, ...] | None
     extra: tuple[Size, ...]
 
     @property
@@ -57,7 +57,7 @@ class Windows:
         """Return `pads` with `extra` added. `pads` must not be None."""
         return [[before, after + more] for (before, after), more in zip(self.pads or (), self.extra, strict=True)]
 
-    def bare(self) -> Windows:
+    def bare(self) -> SpatialWindows:
         """Return the same windows for images that are padded already."""
         none = (0,) * len(self.kernel)
         return replace(self, pads=tuple(zip(none, none, strict=True)), extra=none)
@@ -72,14 +72,14 @@ def _is_some(number: Size) -> bool:
     return isinstance(number, Tensor) or number != 0
 
 
-def framed(x: Tensor, windows: Windows, fill: float) -> Tensor:
+def framed(x: Tensor, windows: SpatialWindows, fill: float) -> Tensor:
     """Pad images of [batch, channels, spatial …] as the windows need."""
     if not windows.padded:
         return x
     return padded(x, [[0, 0], [0, 0], *windows.whole_pads()], constant(fill, x.dtype))
 
 
-def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = False) -> Windows:
+def windows_of(node: OnnxNode, x: Tensor, kernel: Sequence[int], keeps_same: bool = False) -> SpatialWindows:
     """Return the windows of a node over images of [batch, channels, spatial …].
 
     Args:
@@ -103,10 +103,10 @@ def windows_of(node: Node, x: Tensor, kernel: Sequence[int], keeps_same: bool = 
     extra: list[Size] = [0] * count
     if node.attr("ceil_mode", 0):
         extra = [_extra(*each) for each in zip(sizes, spans, strides, pads or ((0, 0),) * count, strict=True)]
-    return Windows(tuple(kernel), tuple(strides), tuple(dilations), pads, tuple(extra))
+    return SpatialWindows(tuple(kernel), tuple(strides), tuple(dilations), pads, tuple(extra))
 
 
-def _each(node: Node, name: str, count: int) -> list[int]:
+def _each(node: OnnxNode, name: str, count: int) -> list[int]:
     values: list[int] = node.attr(name, []) or [1] * count
     if len(values) != count or min(values, default=1) < 1:
         raise node.wrong(f"attribute {name!r}", f"{count} positive numbers", values)
@@ -114,8 +114,8 @@ def _each(node: Node, name: str, count: int) -> list[int]:
 
 
 def _pads(
-    node: Node, sizes: Sequence[Size], spans: Sequence[int], strides: Sequence[int], keeps_same: bool
-) -> tuple[Pair, ...] | None:
+    node: OnnxNode, sizes: Sequence[Size], spans: Sequence[int], strides: Sequence[int], keeps_same: bool
+) -> tuple[SizePair, ...] | None:
     mode = node.attr("auto_pad", "NOTSET")
     count = len(spans)
     if mode in ("SAME_UPPER", "SAME_LOWER"):
@@ -130,7 +130,7 @@ def _pads(
     return tuple(zip(values[:count], values[count:], strict=True))
 
 
-def _same(mode: str, size: Size, span: int, stride: int) -> Pair:
+def _same(mode: str, size: Size, span: int, stride: int) -> SizePair:
     if stride == 1:  # each element has its window, so the size does not matter
         total: Size = span - 1
     else:
@@ -142,7 +142,7 @@ def _same(mode: str, size: Size, span: int, stride: int) -> Pair:
     return (less, more) if mode == "SAME_UPPER" else (more, less)
 
 
-def _extra(size: Size, span: int, stride: int, pads: Pair) -> Size:
+def _extra(size: Size, span: int, stride: int, pads: SizePair) -> Size:
     """Return the padding that is missing at the end to complete one more window.
 
     A window that would begin beyond the image and its leading padding is not added.

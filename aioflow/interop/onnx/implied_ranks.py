@@ -6,36 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, Value
+from aioflow.interop.onnx.translating import OnnxNode, OnnxValue
 
-_Inputs: TypeAlias = Sequence[Value]
+_Inputs: TypeAlias = Sequence[OnnxValue]
 _Rank: TypeAlias = int | None
 
 
-def _fixed(*ranks: _Rank) -> Callable[[Node, _Inputs], Sequence[_Rank]]:
+def _fixed(*ranks: _Rank) -> Callable[[OnnxNode, _Inputs], Sequence[_Rank]]:
     return lambda node, inputs: ranks
 
 
-def _windows(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+def _windows(node: OnnxNode, inputs: _Inputs) -> Sequence[_Rank]:
     return (2 + len(node.required("kernel_shape")),)
 
 
-def _like(index: int) -> Callable[[Node, _Inputs], Sequence[_Rank]]:
+def _like(index: int) -> Callable[[OnnxNode, _Inputs], Sequence[_Rank]]:
     """Return a rule: the first input has the rank of the input at `index`."""
     return lambda node, inputs: (_rank(inputs[index]),)
 
 
-def _alike(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+def _alike(node: OnnxNode, inputs: _Inputs) -> Sequence[_Rank]:
     """Return the same rank for all inputs."""
     known = next((rank for each in inputs if (rank := _rank(each)) is not None), None)
     return [known] * len(inputs)
 
 
-def _order(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+def _order(node: OnnxNode, inputs: _Inputs) -> Sequence[_Rank]:
     return (len(node.attr("perm", [])) or None,)
 
 
-def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+def _pads(node: OnnxNode, inputs: _Inputs) -> Sequence[_Rank]:
     if len(inputs) > 3 and inputs[3] is not None:
         return ()  # only some axes are padded
     given = node.attr("pads") or node.attr("paddings") or []
@@ -44,23 +44,23 @@ def _pads(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
     return (length // 2 if length else None,)
 
 
-def _scales(node: Node, inputs: _Inputs) -> Sequence[_Rank]:
+def _scales(node: OnnxNode, inputs: _Inputs) -> Sequence[_Rank]:
     if node.attr("axes") is not None:
         return ()
     given = inputs[2:] or inputs[1:]  # scales and sizes; from opset 11 on they follow roi
     return (next(filter(None, map(_length, given)), len(node.attr("scales", [])) or None),)
 
 
-def _rank(tensor: Value) -> _Rank:
+def _rank(tensor: OnnxValue) -> _Rank:
     return len(tensor.dims) if isinstance(tensor, Tensor) and tensor.dims is not None else None
 
 
-def _length(vector: Value) -> int | None:
+def _length(vector: OnnxValue) -> int | None:
     return vector.dims[0] if isinstance(vector, Tensor) and vector.dims else None
 
 
 # Ranks of the first inputs, by op. Inputs that onnxruntime accepts with several ranks are not listed.
-_RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
+_RANKS: Final[Mapping[str, Callable[[OnnxNode, _Inputs], Sequence[_Rank]]]] = {
     **dict.fromkeys(("AveragePool", "LpPool", "MaxPool"), _windows),
     **dict.fromkeys(("Conv", "ConvInteger", "ConvTranspose", "DeformConv"), _like(1)),
     **dict.fromkeys(("DepthToSpace", "LRN", "SpaceToDepth"), _fixed(4)),
@@ -78,7 +78,7 @@ _RANKS: Final[Mapping[str, Callable[[Node, _Inputs], Sequence[_Rank]]]] = {
 }
 
 
-def implied_ranks(node: Node, domain: str, inputs: _Inputs) -> dict[int, int]:
+def implied_ranks(node: OnnxNode, domain: str, inputs: _Inputs) -> dict[int, int]:
     """Return the ranks that the node requires of its inputs of unknown rank, by input position."""
     # Ops of other domains may have the same names.
     known = _RANKS.get(node.proto.op_type) if not domain else None

@@ -22,8 +22,8 @@ from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
 from aioflow.interop.onnx.types import dims_of_type, element_type_name
-from aioflow.interop.onnx.walking import Scope, Walk
-from aioflow.interop.onnx.weights import Weights, statistics_of
+from aioflow.interop.onnx.walking import ModelImport, VisibleNames
+from aioflow.interop.onnx.weights import ModelWeights, statistics_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.variables.collections import variables_initializer
 from aioflow.session.session import Session
@@ -111,7 +111,7 @@ def _given(proto: ModelProto, shapes: Mapping[str, ShapeLike] | None) -> dict[st
 
 def _imported(
     proto: ModelProto, source: str, files: ExternalFiles, trainable: bool, shapes: Mapping[str, Dims]
-) -> tuple[Walk, Signature]:
+) -> tuple[ModelImport, Signature]:
     """Import the model with as many of its optional inputs as possible.
 
     A translation may need the value of an input, such as axes. If an attempt fails because of that, a second one makes
@@ -119,9 +119,9 @@ def _imported(
     """
     every = defaults = {name: shapes.get(name, dims) for name, dims in _defaults(proto).items()}
     while True:
-        weights = Weights(trainable, statistics_of(proto.graph), defaults)
+        weights = ModelWeights(trainable, statistics_of(proto.graph), defaults)
         # A new graph for each attempt: a failed one leaves nodes behind.
-        walk = Walk(proto, Graph(), files, weights)
+        walk = ModelImport(proto, Graph(), files, weights)
         try:
             return walk, _walked(proto, walk, source, shapes)
         except (UnsupportedError, InvalidArgumentError):
@@ -141,7 +141,7 @@ def _defaults(proto: ModelProto) -> dict[str, Dims]:
     return {each.name: dims_of_type(each.type.tensor_type) for each in proto.graph.input if each.name in weights}
 
 
-def _initialize(graph: Graph, weights: Weights) -> Callable[[Session], Awaitable[None]]:
+def _initialize(graph: Graph, weights: ModelWeights) -> Callable[[Session], Awaitable[None]]:
     with graph.as_default():
         initial = variables_initializer(list(weights.variables.values())) if weights.variables else None
 
@@ -152,9 +152,9 @@ def _initialize(graph: Graph, weights: Weights) -> Callable[[Session], Awaitable
     return initialize
 
 
-def _walked(proto: ModelProto, walk: Walk, source: str, shapes: Mapping[str, Dims]) -> Signature:
+def _walked(proto: ModelProto, walk: ModelImport, source: str, shapes: Mapping[str, Dims]) -> Signature:
     with walk.graph.as_default():
-        scope = Scope(walk.opsets)
+        scope = VisibleNames(walk.opsets)
         inputs = _inputs(proto.graph, scope, walk, shapes)
         walk.initializers(proto.graph, scope, walk.weights)
         walk.run_nodes(proto.graph.node, scope)
@@ -215,7 +215,7 @@ def _check(proto: ModelProto) -> None:
             )
 
 
-def _inputs(graph: GraphProto, scope: Scope, walk: Walk, shapes: Mapping[str, Dims]) -> dict[str, Tensor]:
+def _inputs(graph: GraphProto, scope: VisibleNames, walk: ModelImport, shapes: Mapping[str, Dims]) -> dict[str, Tensor]:
     weights = {each.name for each in graph.initializer} | {each.values.name for each in graph.sparse_initializer}
     found = {}
     for each in graph.input:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, Translation, translation
+from aioflow.interop.onnx.translating import OnnxNode, Translation, translation
 
 DOMAIN: Final = "com.microsoft"
 _Function = TypeVar("_Function", bound=Translation)
@@ -21,7 +21,7 @@ def microsoft(op: str, *attributes: str) -> Callable[[_Function], _Function]:
     return translation(op, domain=DOMAIN, attributes=attributes)
 
 
-def refuse_unless(node: Node, **only: object) -> None:
+def refuse_unless(node: OnnxNode, **only: object) -> None:
     """Refuse a node if an attribute is set to another value than the only supported one."""
     for name, value in only.items():
         found = node.attr(name, value)
@@ -29,7 +29,7 @@ def refuse_unless(node: Node, **only: object) -> None:
             node.refuse(f"{name}={found}")
 
 
-def refuse_inputs(node: Node, **inputs: Tensor | None) -> None:
+def refuse_inputs(node: OnnxNode, **inputs: Tensor | None) -> None:
     """Refuse a node that has one of these inputs."""
     for name, given in inputs.items():
         if given is not None:

@@ -20,7 +20,7 @@ _CUBIC: Final = -0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class SamplingMethod:
     """The method of sampling.
 
     Attributes:
@@ -41,7 +41,7 @@ def shape_of_sizes(sizes: Sequence[Size]) -> Tensor:
     return ops.stack([int64(size) for size in sizes])
 
 
-def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
+def sampled(x: Tensor, coordinates: Sequence[Tensor], how: SamplingMethod) -> Tensor:
     """Return the values [batch, places, channels] of x [batch, channels, sizes …] at places.
 
     Args:
@@ -65,7 +65,7 @@ def sampled(x: Tensor, coordinates: Sequence[Tensor], how: Sampling) -> Tensor:
     return ops.add_n(parts)
 
 
-def _axis(at: Tensor, size: Size, how: Sampling) -> list[tuple[Tensor, Tensor]]:
+def _axis(at: Tensor, size: Size, how: SamplingMethod) -> list[tuple[Tensor, Tensor]]:
     """Return the elements of an axis that are read for each place, each with its weight."""
     if how.mode == "nearest":
         # Rounding precedes the padding rule, so a place at the border may move in.
@@ -94,13 +94,13 @@ def _cubic(fraction: Tensor) -> list[Tensor]:
     return [far(fraction + 1.0), near(fraction), near(1.0 - fraction), far(2.0 - fraction)]
 
 
-def _borders(size: Size, how: Sampling, dtype: DType) -> tuple[float | Tensor, float | Tensor]:
+def _borders(size: Size, how: SamplingMethod, dtype: DType) -> tuple[float | Tensor, float | Tensor]:
     wide = ops.cast(size, dtype) if isinstance(size, Tensor) else float(size)
     # Aligned corners are the centers of the outermost elements; otherwise their outer edges, half an element farther.
     return (0.0, wide - 1.0) if how.aligned else (-0.5, wide - 0.5)
 
 
-def _brought_in(at: Tensor, size: Size, how: Sampling) -> Tensor:
+def _brought_in(at: Tensor, size: Size, how: SamplingMethod) -> Tensor:
     """Return the coordinates with those outside of the borders moved as the padding specifies."""
     if how.padding == "zeros" or how.mode == "cubic":  # for cubic, `_fetched` moves each element instead
         return at
@@ -127,7 +127,7 @@ def _mirrored(at: Tensor, least: float | Tensor, most: float | Tensor) -> Tensor
     return ops.where_v2(ops.logical_or(below, at > most), inside, at)
 
 
-def _fetched(index: Tensor, weight: Tensor, size: Size, how: Sampling) -> tuple[Tensor, Tensor]:
+def _fetched(index: Tensor, weight: Tensor, size: Size, how: SamplingMethod) -> tuple[Tensor, Tensor]:
     """Return an element's index within the axis, and its weight, which is 0 outside with "zeros" padding."""
     if how.padding == "zeros":
         inside = ops.logical_and(index >= 0, index < size)

@@ -35,17 +35,17 @@ class TensorKind:
 class SequenceKind:
     """The type of a sequence with elements of one kind."""
 
-    element: Kind
+    element: ValueKind
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalKind:
     """The type of an optional element."""
 
-    element: Kind
+    element: ValueKind
 
 
-Kind: TypeAlias = TensorKind | SequenceKind | OptionalKind
+ValueKind: TypeAlias = TensorKind | SequenceKind | OptionalKind
 
 
 class Listed(CompositeTensor):
@@ -58,7 +58,7 @@ class Listed(CompositeTensor):
 
     __slots__ = ("_handle", "element", "items")
 
-    def __init__(self, element: Kind, handle: Tensor | None = None, items: Items[Any] | None = None) -> None:
+    def __init__(self, element: ValueKind, handle: Tensor | None = None, items: Items[Any] | None = None) -> None:
         self.element = element
         self.items = None if items is None else list(items)
         self._handle = handle
@@ -107,7 +107,7 @@ class Optional(Listed):
     __slots__ = ()
 
 
-def stored(value: Any, kind: Kind | None = None) -> Tensor:
+def stored(value: Any, kind: ValueKind | None = None) -> Tensor:
     """Return a value as an element of a list. With an optional `kind`, a plain value is wrapped in an optional."""
     if isinstance(kind, OptionalKind) and not isinstance(value, Optional):
         value = Optional(kind.element, items=[value])
@@ -115,12 +115,12 @@ def stored(value: Any, kind: Kind | None = None) -> Tensor:
     return tensor
 
 
-def stored_dtype(kind: Kind) -> DType:
+def stored_dtype(kind: ValueKind) -> DType:
     """Return the dtype that a value of that kind has as an element of a list."""
     return kind.dtype if isinstance(kind, TensorKind) else dtypes.variant
 
 
-def placed(kind: Kind, tensor: Tensor) -> Any:
+def placed(kind: ValueKind, tensor: Tensor) -> Any:
     """Return the value of that kind that a tensor holds."""
     if isinstance(kind, TensorKind):
         # Lists do not know the shapes of their elements, so what the kind states is added here.
@@ -129,13 +129,13 @@ def placed(kind: Kind, tensor: Tensor) -> Any:
     return (Sequence if isinstance(kind, SequenceKind) else Optional)(kind.element, tensor)
 
 
-def standing_for(kind: Kind, name: str | None = None) -> Tensor:
+def standing_for(kind: ValueKind, name: str | None = None) -> Tensor:
     """Return a placeholder for a value of that kind."""
     dims: Dims = kind.dims if isinstance(kind, TensorKind) else ()
     return placeholder(stored_dtype(kind), dims, name=name)
 
 
-def kind_of(value: Any) -> Kind:
+def kind_of(value: Any) -> ValueKind:
     """Return the kind of a value."""
     if isinstance(value, Sequence):
         return SequenceKind(value.element)
@@ -144,7 +144,7 @@ def kind_of(value: Any) -> Kind:
     return TensorKind(value.dtype, value.dims)
 
 
-def kind_of_type(proto: TypeProto) -> Kind | None:
+def kind_of_type(proto: TypeProto) -> ValueKind | None:
     """Return the kind that a type of ONNX describes, or None if aioflow has no such values."""
     which = proto.WhichOneof("value")
     if which == "tensor_type":
@@ -158,7 +158,7 @@ def kind_of_type(proto: TypeProto) -> Kind | None:
     return None
 
 
-def type_of(kind: Kind) -> TypeProto:
+def type_of(kind: ValueKind) -> TypeProto:
     """Return the ONNX type of values of that kind."""
     if isinstance(kind, TensorKind):
         return tensor_type(kind.dtype, kind.dims)
@@ -168,7 +168,7 @@ def type_of(kind: Kind) -> TypeProto:
     return proto
 
 
-def widened(one: Kind, other: Kind) -> Kind | None:
+def widened(one: ValueKind, other: ValueKind) -> ValueKind | None:
     """Return the most specific kind that covers both kinds, or None if they have nothing in common."""
     # A plain value counts as an optional with an element.
     if isinstance(one, OptionalKind) != isinstance(other, OptionalKind):

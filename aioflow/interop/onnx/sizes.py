@@ -11,19 +11,19 @@ import numpy as np
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.graph.tensor_like import TensorLike
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
 Size: TypeAlias = int | Tensor  # a tensor, an integer scalar, if the size is known only in the step
 
 
-def rank_of(node: Node, tensor: Tensor) -> int:
+def rank_of(node: OnnxNode, tensor: Tensor) -> int:
     """Return the rank. Refuse the node if it is not known."""
     return node.refuse("a tensor of unknown rank") if tensor.dims is None else len(tensor.dims)
 
 
-def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: bool = False) -> int:
+def axis_of(node: OnnxNode, tensor: Tensor, axis: int, extra: int = 0, from_end: bool = False) -> int:
     """Return an axis counted from the front.
 
     Args:
@@ -45,7 +45,7 @@ def axis_of(node: Node, tensor: Tensor, axis: int, extra: int = 0, from_end: boo
     return axis % max(rank, 1)
 
 
-def integers(node: Node, tensor: Tensor | None, what: str) -> list[int] | None:
+def integers(node: OnnxNode, tensor: Tensor | None, what: str) -> list[int] | None:
     """Return the integers of a constant vector, or None without a tensor. Refuse the node if they are not known."""
     if tensor is None:
         return None
@@ -53,13 +53,13 @@ def integers(node: Node, tensor: Tensor | None, what: str) -> list[int] | None:
     return node.refuse(f"{what} that are not constant") if value is None else [int(v) for v in np.reshape(value, -1)]
 
 
-def length_of(node: Node, vector: Tensor) -> int:
+def length_of(node: OnnxNode, vector: Tensor) -> int:
     """Return the number of axes in a vector of them. Refuse the node if it is not known."""
     length = (vector.dims or (None,))[0]
     return node.refuse("an unknown number of axes") if length is None else length
 
 
-def axes_of(node: Node, tensor: Tensor, given: Tensor | None, from_end: bool = False) -> list[int] | None:
+def axes_of(node: OnnxNode, tensor: Tensor, given: Tensor | None, from_end: bool = False) -> list[int] | None:
     """Return the axes in an attribute (before opset 13 or 18) or an input, as `axis_of` does, or None for all."""
     axes = integers(node, given, "axes") if given is not None else node.attr("axes")
     return None if axes is None else [axis_of(node, tensor, axis, from_end=from_end) for axis in axes]

@@ -1,7 +1,7 @@
 """The registry of translations from ONNX: one function per op, found by domain, name and opset version.
 
     @translation("Gemm")
-    def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    def gemm(node: OnnxNode, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         if node.attr("transA", 0):
             ...
 
@@ -25,7 +25,7 @@ from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import constant_value
-from aioflow.interop.onnx.sequences import Kind
+from aioflow.interop.onnx.sequences import ValueKind
 from aioflow.interop.onnx.tensors import array_of
 from aioflow.interop.onnx.types import dtype_of
 from aioflow.interop.unsupported import UnsupportedOp
@@ -72,7 +72,7 @@ def _text(data: bytes) -> str:
         raise InvalidArgumentError("a text is not UTF-8", expected="UTF-8", actual=data[:40]) from error
 
 
-Value: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
+OnnxValue: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`
 Translation: TypeAlias = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Translation)
 
@@ -95,17 +95,17 @@ class Subgraph(Protocol):
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    declared: tuple[Kind | None, ...]  # types of its outputs in the file
+    declared: tuple[ValueKind | None, ...]  # types of its outputs in the file
 
-    def __call__(self, *inputs: Value) -> list[Value]:
+    def __call__(self, *inputs: OnnxValue) -> list[OnnxValue]:
         """Add its nodes to the current graph and return its outputs."""
 
-    def kinds(self, *inputs: Kind) -> list[Kind]:
+    def kinds(self, *inputs: ValueKind) -> list[ValueKind]:
         """Return the kinds of its outputs for inputs of these kinds, without adding nodes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OnnxNode:
     """A node of the model during translation.
 
     Attributes:
@@ -125,7 +125,7 @@ class Node:
     version: int
     attributes: Mapping[str, AttributeProto] = field(default_factory=dict)
     subgraph: Callable[[GraphProto], Subgraph] | None = None
-    named: Callable[[str], Value] | None = None
+    named: Callable[[str], OnnxValue] | None = None
     known: Callable[[Tensor], Array | None] = constant_value
     weight: Callable[[str, Array], Tensor] | None = None
 
@@ -245,7 +245,7 @@ def find_translation(domain: str, op: str, version: int) -> Translation | None:
     return functions[at - 1] if at else None
 
 
-def check_attributes(node: Node, domain: str) -> None:
+def check_attributes(node: OnnxNode, domain: str) -> None:
     """Refuse a node with an attribute outside the list of those its translation handles, if there is such a list."""
     handled = _ATTRIBUTES.get((domain, str(node.proto.op_type)))
     for name in sorted(node.attributes):

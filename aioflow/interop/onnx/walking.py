@@ -18,11 +18,18 @@ from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.implied_ranks import implied_ranks
 from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
-from aioflow.interop.onnx.sequences import Kind, Listed, kind_of, kind_of_type, placed, standing_for, type_of
+from aioflow.interop.onnx.sequences import Listed, ValueKind, kind_of, kind_of_type, placed, standing_for, type_of
 from aioflow.interop.onnx.tensors import array_of
-from aioflow.interop.onnx.translating import Node, Refused, Translation, Value, check_attributes, find_translation
+from aioflow.interop.onnx.translating import (
+    OnnxNode,
+    OnnxValue,
+    Refused,
+    Translation,
+    check_attributes,
+    find_translation,
+)
 from aioflow.interop.onnx.types import dims_of_type
-from aioflow.interop.onnx.weights import Weights
+from aioflow.interop.onnx.weights import ModelWeights
 from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.ops.apply import constant
 from aioflow.ops.array.shape import ensure_shape
@@ -47,7 +54,7 @@ _Attributes = Mapping[str, AttributeProto]
 
 
 @dataclass(frozen=True)
-class Scope:
+class VisibleNames:
     """The names that are visible in a graph or a function.
 
     Attributes:
@@ -59,12 +66,12 @@ class Scope:
     """
 
     opsets: Mapping[str, int]
-    outer: Scope | None = None
+    outer: VisibleNames | None = None
     attributes: _Attributes = field(default_factory=dict)
     depth: int = 0
-    values: dict[str, Value] = field(default_factory=dict)
+    values: dict[str, OnnxValue] = field(default_factory=dict)
 
-    def inner(self, opsets: Mapping[str, int] | None = None, attributes: _Attributes | None = None) -> Scope:
+    def inner(self, opsets: Mapping[str, int] | None = None, attributes: _Attributes | None = None) -> VisibleNames:
         """Return the scope of a subgraph. With `opsets`, it is that of a function, from which no outer name is visible.
 
         Raises:
@@ -75,10 +82,10 @@ class Scope:
                 "subgraphs or functions are nested too deeply", expected=f"at most {_DEEPEST}", actual="more"
             )
         if opsets is None:
-            return Scope(self.opsets, self, self.attributes, self.depth + 1)
-        return Scope(opsets, None, attributes or {}, self.depth + 1)
+            return VisibleNames(self.opsets, self, self.attributes, self.depth + 1)
+        return VisibleNames(opsets, None, attributes or {}, self.depth + 1)
 
-    def find(self, name: str) -> Value:
+    def find(self, name: str) -> OnnxValue:
         """Return the value of that name. Raise InvalidArgumentError if no earlier node defines it."""
         if name in self.values:
             return self.values[name]
@@ -90,7 +97,7 @@ class Scope:
             actual=repr(name),
         )
 
-    def define(self, name: str, value: Value) -> None:
+    def define(self, name: str, value: OnnxValue) -> None:
         """Define the value of a name. Raise InvalidArgumentError if it already has one."""
         if name in self.values:
             raise InvalidArgumentError("two values have one name", expected="each name once", actual=repr(name))
@@ -98,7 +105,7 @@ class Scope:
 
 
 @dataclass(frozen=True)
-class _Abroad(Scope):
+class _Abroad(VisibleNames):
     """The names of a scope for a trial import into another graph, with stand-ins for their values.
 
     Attributes:
@@ -108,15 +115,15 @@ class _Abroad(Scope):
     """
 
     graph: Graph = field(default_factory=Graph)
-    weights: Weights = field(default_factory=Weights)
+    weights: ModelWeights = field(default_factory=ModelWeights)
 
-    def find(self, name: str) -> Value:
+    def find(self, name: str) -> OnnxValue:
         """Return a constant or a placeholder like the value. Raise the same errors as the scope itself."""
         if name not in self.values and self.outer is not None:
             self.values[name] = self._likeness(self.outer.find(name))
         return self.values[name]
 
-    def _likeness(self, value: Value) -> Value:
+    def _likeness(self, value: OnnxValue) -> OnnxValue:
         if value is None or value is _MISSING:
             return value
         if isinstance(value, Listed) and value.items is not None:
@@ -126,7 +133,7 @@ class _Abroad(Scope):
             return placed(kind_of(value), standing_for(kind_of(value))) if known is None else constant(known)
 
 
-class Walk:
+class ModelImport:
     """One import.
 
     Attributes:
@@ -136,7 +143,7 @@ class Walk:
         opsets: Opset version of each domain.
     """
 
-    def __init__(self, model: ModelProto, graph: Graph, files: ExternalFiles, weights: Weights) -> None:
+    def __init__(self, model: ModelProto, graph: Graph, files: ExternalFiles, weights: ModelWeights) -> None:
         self.graph = graph
         self.weights = weights
         self._files = files
@@ -147,7 +154,7 @@ class Walk:
         self._trials = 0
         self._inside = count(1)
 
-    def trial(self) -> Walk:
+    def trial(self) -> ModelImport:
         """Return a walk into a new graph, which shows the types of results without adding nodes to this graph.
 
         Raises:
@@ -156,22 +163,22 @@ class Walk:
         if self._trials >= _TRIALS:
             raise InvalidArgumentError("loops are nested too deeply", expected=f"at most {_TRIALS}", actual="more")
         # Weights of its own: a trial must not create variables of the model.
-        walk = Walk(self._model, Graph(), self._files, Weights())
+        walk = ModelImport(self._model, Graph(), self._files, ModelWeights())
         walk._trials = self._trials + 1
         # Shared, so that nested trials cannot multiply the limit.
         walk._inside = self._inside
         return walk
 
-    def run_nodes(self, nodes: Iterable[NodeProto], scope: Scope) -> None:
+    def run_nodes(self, nodes: Iterable[NodeProto], scope: VisibleNames) -> None:
         """Import the nodes."""
         for proto in nodes:
             self._run(proto, scope)
 
-    def subgraph(self, graph: GraphProto, outer: Scope) -> _Subgraph:
+    def subgraph(self, graph: GraphProto, outer: VisibleNames) -> _Subgraph:
         """Return a graph among the attributes of a node as a callable."""
         return _Subgraph(self, graph, outer)
 
-    def initializers(self, graph: GraphProto, scope: Scope, weights: Weights) -> None:
+    def initializers(self, graph: GraphProto, scope: VisibleNames, weights: ModelWeights) -> None:
         """Define the names of a graph's weights."""
         for sparse in graph.sparse_initializer:
             self.unsupported[UnsupportedOp("a sparse initializer", sparse.values.name, "weights are dense here")] = None
@@ -179,7 +186,7 @@ class Walk:
         for proto in graph.initializer:
             scope.define(proto.name, weights.tensor(proto.name, array_of(proto, self._files)))
 
-    def _run(self, proto: NodeProto, scope: Scope) -> None:
+    def _run(self, proto: NodeProto, scope: VisibleNames) -> None:
         check_text(proto.name, proto.domain, proto.op_type, *proto.input, *proto.output)
         # Nodes of the main graph are bounded by the size of the file.
         if scope.depth and next(self._inside) > _MOST_INSIDE:
@@ -194,7 +201,7 @@ class Walk:
         attributes = _bound_attributes(proto, scope)
         with _errors_of(proto):
             inputs = [scope.find(each) if each else None for each in proto.input]
-        node = Node(
+        node = OnnxNode(
             proto,
             name,
             version,
@@ -218,13 +225,15 @@ class Walk:
         with _errors_of(proto):
             self._define(proto, outputs, scope)
 
-    def _define(self, proto: NodeProto, outputs: Sequence[Value] | None, scope: Scope) -> None:
+    def _define(self, proto: NodeProto, outputs: Sequence[OnnxValue] | None, scope: VisibleNames) -> None:
         for i, name in enumerate(proto.output):
             # An empty name stands for an output that the file does not use.
             if name:
                 scope.define(name, _MISSING if outputs is None or i >= len(outputs) else outputs[i])
 
-    def _outputs(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
+    def _outputs(
+        self, node: OnnxNode, domain: str, inputs: list[OnnxValue], scope: VisibleNames
+    ) -> Sequence[OnnxValue]:
         proto = node.proto
         local = self._functions.get((proto.domain, proto.op_type, proto.overload))
         # A function of the model takes precedence over the op of the same name.
@@ -251,8 +260,8 @@ class Walk:
         return outputs
 
     def _translated(
-        self, translate: Translation, node: Node, domain: str, inputs: list[Value], scope: Scope
-    ) -> Sequence[Value]:
+        self, translate: Translation, node: OnnxNode, domain: str, inputs: list[OnnxValue], scope: VisibleNames
+    ) -> Sequence[OnnxValue]:
         try:
             check_attributes(node, domain)
             found = translate(node, *_ranked(node, domain, inputs, scope))
@@ -266,7 +275,9 @@ class Walk:
             raise  # the translation's reason is the more specific one
         return outputs
 
-    def _by_engine(self, node: Node, domain: str, inputs: list[Value], scope: Scope) -> Sequence[Value]:
+    def _by_engine(
+        self, node: OnnxNode, domain: str, inputs: list[OnnxValue], scope: VisibleNames
+    ) -> Sequence[OnnxValue]:
         outputs = node_by_engine(node, domain, scope.opsets, inputs)
         # The model's `value_info` describes only the names of the main graph.
         if scope.depth:
@@ -278,13 +289,15 @@ class Walk:
             for name, value in zip(node.outputs, outputs, strict=True)
         ]
 
-    def _name(self, outputs: Sequence[Value], first: int, prefix: str) -> None:
+    def _name(self, outputs: Sequence[OnnxValue], first: int, prefix: str) -> None:
         """Name the new node that computes the outputs after the model's node."""
         for value in outputs:
             if isinstance(value, Tensor | LabelledTensor) and value.op.id >= first:
                 self.graph.take_scope_name(value.op, prefix)
 
-    def _called(self, function: FunctionProto, node: Node, inputs: list[Value], scope: Scope) -> list[Value]:
+    def _called(
+        self, function: FunctionProto, node: OnnxNode, inputs: list[OnnxValue], scope: VisibleNames
+    ) -> list[OnnxValue]:
         attributes = {each.name: each for each in function.attribute_proto}
         # A function states its own versions; the others are those of the model.
         opsets = NEWEST | self.opsets | opsets_of(function.opset_import)
@@ -297,7 +310,7 @@ class Walk:
         self.run_nodes(function.node, inner)
         return [inner.find(name) for name in function.output]
 
-    def _list_inside(self, proto: NodeProto, scope: Scope) -> None:
+    def _list_inside(self, proto: NodeProto, scope: VisibleNames) -> None:
         """List the unsupported nodes in subgraphs of a node that cannot be imported, as far as their ops show it."""
         for attribute in proto.attribute:
             graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
@@ -305,7 +318,7 @@ class Walk:
                 for inside in graph.node:
                     self._list_node(inside, scope)
 
-    def _list_node(self, proto: NodeProto, scope: Scope) -> None:
+    def _list_node(self, proto: NodeProto, scope: VisibleNames) -> None:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         key, version = (proto.domain, proto.op_type, proto.overload), scope.opsets.get(domain, 0)
         known = key in self._functions or find_translation(domain, proto.op_type, version)
@@ -318,25 +331,25 @@ class Walk:
 class _Subgraph:
     """A callable subgraph. See `translating.Subgraph`."""
 
-    def __init__(self, walk: Walk, graph: GraphProto, outer: Scope) -> None:
+    def __init__(self, walk: ModelImport, graph: GraphProto, outer: VisibleNames) -> None:
         self.inputs = tuple(each.name for each in graph.input)
         self.outputs = tuple(each.name for each in graph.output)
         self.declared = tuple(kind_of_type(each.type) for each in graph.output)
         self._walk, self._graph, self._outer = walk, graph, outer
 
-    def __call__(self, *inputs: Value) -> list[Value]:
+    def __call__(self, *inputs: OnnxValue) -> list[OnnxValue]:
         scope = self._outer.inner()
         for name, value in zip(self.inputs, inputs, strict=True):
             scope.define(name, value)
         # Constants in any case: a body may run often or never, so its weights are not trained.
-        self._walk.initializers(self._graph, scope, Weights())
+        self._walk.initializers(self._graph, scope, ModelWeights())
         self._walk.run_nodes(self._graph.node, scope)
         found = [scope.find(name) for name in self.outputs]
         if any(value is _MISSING for value in found):
             raise _Known
         return found
 
-    def kinds(self, *inputs: Kind) -> list[Kind]:
+    def kinds(self, *inputs: ValueKind) -> list[ValueKind]:
         trial = self._walk.trial()
         with trial.graph.as_default():
             outer = self._outer
@@ -356,7 +369,7 @@ def opsets_of(imports: Iterable[OperatorSetIdProto]) -> dict[str, int]:
     return {"" if each.domain == "ai.onnx" else each.domain: each.version for each in imports}
 
 
-def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
+def _bound_attributes(proto: NodeProto, scope: VisibleNames) -> _Attributes:
     """Return the node's attributes, with references to attributes of the function resolved.
 
     References to an attribute that the call does not have are left out.
@@ -370,7 +383,7 @@ def _bound_attributes(proto: NodeProto, scope: Scope) -> _Attributes:
     return found
 
 
-def _ranked(node: Node, domain: str, inputs: list[Value], scope: Scope) -> list[Value]:
+def _ranked(node: OnnxNode, domain: str, inputs: list[OnnxValue], scope: VisibleNames) -> list[OnnxValue]:
     """Return the inputs with the ranks that the op fixes."""
     found = list(inputs)
     # A branch may not run, so there the rank holds only inside: set_shape would apply outside as well.
@@ -382,7 +395,7 @@ def _ranked(node: Node, domain: str, inputs: list[Value], scope: Scope) -> list[
     return found
 
 
-def _check_outputs(node: Node, outputs: Sequence[Value]) -> None:
+def _check_outputs(node: OnnxNode, outputs: Sequence[OnnxValue]) -> None:
     for i, name in enumerate(node.outputs):
         if name and i >= len(outputs):
             node.refuse(f"no output {name!r}")
@@ -408,7 +421,7 @@ def _errors_of(proto: NodeProto) -> Iterator[None]:
 
 
 @contextmanager
-def _mapped_errors(node: Node, inputs: Sequence[Value]) -> Iterator[None]:
+def _mapped_errors(node: OnnxNode, inputs: Sequence[OnnxValue]) -> Iterator[None]:
     """Convert errors of aioflow or Python during the import of a node into errors about the node."""
     try:
         yield
@@ -426,7 +439,7 @@ def _mapped_errors(node: Node, inputs: Sequence[Value]) -> Iterator[None]:
         raise InvalidArgumentError(f"the node cannot be imported: {error}") from error
 
 
-def _body(node: Node, domain: str, inputs: Sequence[Value]) -> FunctionProto:
+def _body(node: OnnxNode, domain: str, inputs: Sequence[OnnxValue]) -> FunctionProto:
     proto = NodeProto()
     proto.CopyFrom(node.proto)
     proto.domain = domain
@@ -437,7 +450,7 @@ def _body(node: Node, domain: str, inputs: Sequence[Value]) -> FunctionProto:
     return node.refuse("no such op") if body is None else body
 
 
-def _named(node: Node) -> dict[str, AttributeProto]:
+def _named(node: OnnxNode) -> dict[str, AttributeProto]:
     found = {}
     for name, each in node.attributes.items():
         found[name] = AttributeProto()

@@ -29,7 +29,7 @@ def statistics_of(graph: GraphProto) -> frozenset[str]:
     )
 
 
-class Weights:
+class ModelWeights:
     """The translation of a model's weights to tensors.
 
     A floating-point weight becomes a variable if the model is trainable. A weight that the model also lists as an input

@@ -16,7 +16,7 @@ from aioflow.graph.default_session import check_session
 from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import format_dims, is_compatible
-from aioflow.interop.safetensors.naming import Names, Place, Transposed, ignored, places
+from aioflow.interop.safetensors.naming import Names, TensorName, Transposed, ignored, places
 from aioflow.interop.safetensors.weights import Weights
 from aioflow.interop.safetensors.weights import open as open_weights
 from aioflow.memory.copying import copy_into
@@ -29,7 +29,7 @@ _BATCH: Final = 64 << 20  # bytes that are converted before they are assigned
 _SHOWN: Final = 20  # names of each kind that the error lists
 
 
-Source: TypeAlias = Mapping[str, Array]
+NamedArrays: TypeAlias = Mapping[str, Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ async def assign(
 
 
 def _checked(
-    weights: Source,
-    wanted: Mapping[Variable, Place | None],
+    weights: NamedArrays,
+    wanted: Mapping[Variable, TensorName | None],
     unused: list[str],
     ignore: str | Iterable[str],
     cast: bool,
@@ -192,7 +192,9 @@ def _axes(place: Transposed, variable: Variable) -> tuple[int, ...]:
     return place.axes if place.axes is not None else tuple(reversed(range(len(variable.dims or ()))))
 
 
-def _misfit(variable: Variable, name: str, weights: Source, axes: tuple[int, ...] | None, cast: bool) -> Misfit | None:
+def _misfit(
+    variable: Variable, name: str, weights: NamedArrays, axes: tuple[int, ...] | None, cast: bool
+) -> Misfit | None:
     expected = f"{variable.dtype.name} {format_dims(variable.dims)}"
     try:
         dtype, stored = _spec(weights, name)
@@ -211,7 +213,7 @@ def _misfit(variable: Variable, name: str, weights: Source, axes: tuple[int, ...
     return Misfit(variable.op.name, name, expected, f"{dtype.name} {format_dims(stored)}{turned}")
 
 
-def _spec(weights: Source, name: str) -> tuple[DType, tuple[int, ...]]:
+def _spec(weights: NamedArrays, name: str) -> tuple[DType, tuple[int, ...]]:
     if isinstance(weights, Weights):
         entry = weights.entry(name)
         return entry.dtype, entry.shape
@@ -219,7 +221,7 @@ def _spec(weights: Source, name: str) -> tuple[DType, tuple[int, ...]]:
     return as_dtype(array.dtype), array.shape
 
 
-def _batches(weights: Source, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
+def _batches(weights: NamedArrays, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
     """Split the moves into batches that feed distinct tensors and copy about `_BATCH` bytes each."""
     batch: list[_Move] = []
     fed: set[Tensor] = set()
@@ -240,11 +242,11 @@ def _batches(weights: Source, moves: Iterable[_Move]) -> Iterator[list[_Move]]:
         yield batch
 
 
-def _values(weights: Source, batch: Iterable[_Move]) -> list[Array]:
+def _values(weights: NamedArrays, batch: Iterable[_Move]) -> list[Array]:
     return [_value(weights, move) for move in batch]
 
 
-def _value(weights: Source, move: _Move) -> Array:
+def _value(weights: NamedArrays, move: _Move) -> Array:
     """Return the value for the variable, frozen unless the array belongs to the caller."""
     dtype = move.variable.dtype.np_dtype
     as_stored = move.axes is None and _spec(weights, move.name)[0] is move.variable.dtype

@@ -25,13 +25,16 @@ class Transposed:
     axes: tuple[int, ...] | None = None
 
 
-Place: TypeAlias = str | Transposed
+TensorName: TypeAlias = str | Transposed
 Names: TypeAlias = (
-    Mapping[Variable, Place] | Mapping[str, Place] | Callable[[str], Place | None] | Mapping[Variable | str, Place]
+    Mapping[Variable, TensorName]
+    | Mapping[str, TensorName]
+    | Callable[[str], TensorName | None]
+    | Mapping[Variable | str, TensorName]
 )
 
 
-def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Variable, Place | None], list[str]]:
+def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Variable, TensorName | None], list[str]]:
     """Look up the place of each variable in the checkpoint, None if the map has no entry for it.
 
     Variables that keep their values are not in the result.
@@ -53,7 +56,7 @@ def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Var
         return _mapped(variables, names)
     if not callable(names):
         raise DTypeError("not a name map", expected="a dictionary or a function", actual=brief(names))
-    found: dict[Variable, Place | None] = {}
+    found: dict[Variable, TensorName | None] = {}
     for variable in variables:
         place = names(variable.op.name)
         if place is not None:  # otherwise the variable keeps its value
@@ -62,11 +65,11 @@ def places(variables: Iterable[Variable], names: Names | None) -> tuple[dict[Var
 
 
 def _mapped(
-    variables: Iterable[Variable], names: Mapping[Any, Place]
-) -> tuple[dict[Variable, Place | None], list[str]]:
-    found: dict[Variable, Place | None] = {}
+    variables: Iterable[Variable], names: Mapping[Any, TensorName]
+) -> tuple[dict[Variable, TensorName | None], list[str]]:
+    found: dict[Variable, TensorName | None] = {}
     used: set[str] = set()
-    patterns: list[tuple[re.Pattern[str], Place]] = []
+    patterns: list[tuple[re.Pattern[str], TensorName]] = []
     for key, place in names.items():
         if isinstance(key, Variable):
             found[key] = _checked(place)
@@ -82,7 +85,7 @@ def _mapped(
     return found, [pattern.pattern for pattern, _ in patterns if pattern.pattern not in used]
 
 
-def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]], used: set[str]) -> Place | None:
+def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], TensorName]], used: set[str]) -> TensorName | None:
     """Return the place of the first pattern that matches the whole name, and add the pattern to `used`."""
     for pattern, place in patterns:
         match = pattern.fullmatch(name)
@@ -100,7 +103,7 @@ def _by_pattern(name: str, patterns: Sequence[tuple[re.Pattern[str], Place]], us
     return None
 
 
-def _checked(place: object) -> Place:
+def _checked(place: object) -> TensorName:
     if not isinstance(place, str | Transposed):
         raise DTypeError("a name map leads to names", expected="a str or Transposed", actual=brief(place))
     return place

@@ -19,13 +19,13 @@ from aioflow.interop.tensorflow.definitions import supported
 from aioflow.ops import importer
 
 # A file or the bytes of one, a definition, or a GraphDef message, also one of TensorFlow's own class.
-Source: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
+GraphSource: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
 
 _MAX_BYTES = 1 << 31  # the limit of protocol buffers for a message
 
 
 def import_graph_def(
-    graph_def: Source,
+    graph_def: GraphSource,
     name: str | None = None,
     input_map: Mapping[str, TensorLike | Operation] | None = None,
     return_elements: Sequence[str] | None = None,
@@ -57,7 +57,7 @@ def import_graph_def(
 
 
 def load_graph(
-    source: Source,
+    source: GraphSource,
     inputs: Iterable[str] | None = None,
     outputs: Iterable[str] | None = None,
     clear_devices: bool = True,
@@ -91,11 +91,11 @@ def load_graph(
     return Model(graph, {DEFAULT_SIGNATURE: ends}, source=f"{_what(source)} of TensorFlow")
 
 
-def _what(source: Source) -> str:
+def _what(source: GraphSource) -> str:
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "a graph"
 
 
-def _definition(source: Source) -> GraphDef:
+def _definition(source: GraphSource) -> GraphDef:
     if isinstance(source, GraphDef) or protos.is_message(source, "GraphDef"):
         message: protos.Message = source
         # Through bytes, since a message of TensorFlow's own class belongs to another descriptor pool.

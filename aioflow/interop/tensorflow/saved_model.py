@@ -24,8 +24,15 @@ from aioflow.interop.model import Model, Signature
 from aioflow.interop.tensorflow.definitions import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned
 from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
-from aioflow.interop.tensorflow.saved_model_parts import ASSETS, VARIABLES, Parts, components, meta_graph, saved_model
-from aioflow.interop.tensorflow.stored_variables import StoredVariable, stored_variables
+from aioflow.interop.tensorflow.saved_model_parts import (
+    ASSETS,
+    VARIABLES,
+    MetaGraphParts,
+    components,
+    meta_graph,
+    saved_model,
+)
+from aioflow.interop.tensorflow.stored_variables import SavedModelVariable, stored_variables
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.lookup.definitions import is_mutable_table
@@ -70,7 +77,7 @@ def load_saved_model(
     store = store_at(folder)
     place = os.fspath(folder)
     meta = meta_graph(saved_model(store, place), tags, place)
-    parts = Parts.of(meta).only(signatures, place)
+    parts = MetaGraphParts.of(meta).only(signatures, place)
     values = _values(meta, parts, place)
     graph = Graph()
     with graph.as_default():
@@ -131,7 +138,7 @@ class _Values:
     checkpointed: Message
 
 
-def _values(meta: Message, parts: Parts, place: str) -> _Values:
+def _values(meta: Message, parts: MetaGraphParts, place: str) -> _Values:
     """Find the needed part of the graph, and the variables to restore.
 
     If the objects that the signatures capture are known and cover all variables, only these are restored. Otherwise the
@@ -182,7 +189,7 @@ def _captured(graph_def: GraphDef, meta: Message, prefix: str, checkpointed: Mes
     return {key: node for key, node in found.items() if key in reader}
 
 
-def _variables(graph: Graph, stored: Sequence[StoredVariable], prefix: str) -> dict[str, Variable]:
+def _variables(graph: Graph, stored: Sequence[SavedModelVariable], prefix: str) -> dict[str, Variable]:
     """Return the variables by name. Their initializers assign the values of the checkpoint."""
     handles = {each.key: graph.get_operation_by_name(each.node).outputs[0] for each in stored}
     values = _restored(graph, handles, prefix) if prefix else {}
@@ -216,7 +223,7 @@ def _same(value: Tensor) -> Tensor:
     return value
 
 
-def _with_assets(graph_def: GraphDef, parts: Parts, place: str) -> GraphDef:
+def _with_assets(graph_def: GraphDef, parts: MetaGraphParts, place: str) -> GraphDef:
     """Return the graph with the paths of the assets in this folder, instead of those where the model was saved."""
     paths = {node_of(name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()}
 
@@ -230,7 +237,7 @@ def _with_assets(graph_def: GraphDef, parts: Parts, place: str) -> GraphDef:
 
 
 def _initializer(
-    graph: Graph, parts: Parts, values: _Values, others: Mapping[str, Variable], place: str
+    graph: Graph, parts: MetaGraphParts, values: _Values, others: Mapping[str, Variable], place: str
 ) -> Callable[[Session], Awaitable[None]]:
     feeds: dict[Tensor, str] = {
         _tensor(graph, name): joined(place, f"{ASSETS}/{asset}") for name, asset in parts.assets.items()

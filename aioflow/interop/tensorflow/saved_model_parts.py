@@ -57,7 +57,7 @@ def meta_graph(model: Message, tags: Iterable[str] | str | None, place: str) -> 
 
 
 @dataclass(frozen=True)
-class Parts:
+class MetaGraphParts:
     """The parts of a MetaGraphDef beside its graph.
 
     Attributes:
@@ -75,7 +75,7 @@ class Parts:
     assets: Mapping[str, str]
 
     @classmethod
-    def of(cls, meta: Message) -> Parts:
+    def of(cls, meta: Message) -> MetaGraphParts:
         """Return the parts of a MetaGraphDef. Raise InvalidArgumentError if an asset is outside the model."""
         signatures = {k: meta.signature_def[k] for k in sorted(meta.signature_def) if k not in INIT_SIGNATURES}
         init = [
@@ -97,7 +97,7 @@ class Parts:
             _assets(meta),
         )
 
-    def only(self, names: Iterable[str] | str | None, place: str) -> Parts:
+    def only(self, names: Iterable[str] | str | None, place: str) -> MetaGraphParts:
         """Return the parts with only these signatures, or with all if `names` is None. Raise NotFoundError."""
         if names is None:
             return self

@@ -20,7 +20,7 @@ _MOMENTS: Final = (3, 4)  # the inputs of these ops that are mean and variance
 
 
 @dataclass(frozen=True, slots=True)
-class StoredVariable:
+class SavedModelVariable:
     """A variable of a SavedModel.
 
     Attributes:
@@ -38,7 +38,7 @@ class StoredVariable:
 
 def stored_variables(
     handles: Mapping[str, str], meta: Message, graph: GraphDef, checkpointed: Message
-) -> list[StoredVariable]:
+) -> list[SavedModelVariable]:
     """Return the variables of a model.
 
     The model's objects or its collections determine which variables are trainable. If neither has a variable, it is
@@ -59,7 +59,7 @@ def stored_variables(
     moments = _moments(graph, left) if left else set()
     names = _names({node: objects[key].name if key in objects else "" for node, key in keys.items()})
     return [
-        StoredVariable(names[node], key, node, known.get(node, collected.get(node, node not in moments)))
+        SavedModelVariable(names[node], key, node, known.get(node, collected.get(node, node not in moments)))
         for node, key in sorted(keys.items())
     ]
 

@@ -13,7 +13,7 @@ from aioflow.graph.shapes import check_axis
 from aioflow.kernels.array.scatter import flat_rows, scatter_rows
 from aioflow.kernels.blockwise import claim_array, full, is_large, rows_written, taken
 from aioflow.kernels.convert import as_int, as_sizes, broadcast_shape
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.copying import copied, row_blocks
 from aioflow.memory.values import Array, Namespace
 
@@ -43,7 +43,7 @@ def gather(xp: Namespace, params: Array, indices: Array) -> Array:
 
 
 @binder("GatherV2", host={"axis": as_int}, fresh=True)
-def gather_v2(binding: Binding) -> Body:
+def gather_v2(binding: Binding) -> KernelBody:
     xp, batch_dims = binding.xp, binding.attrs["batch_dims"]
 
     def pick(params: Array, indices: Array, axis: int) -> Array:
@@ -141,7 +141,7 @@ def _scatter_into(xp: Namespace, mode: str, result: Array, indices: Array, updat
 
 
 @binder("ScatterNd", host={"shape": as_sizes}, fresh=True, elastic=True, synchronises=True)
-def scatter_nd(binding: Binding) -> Body:
+def scatter_nd(binding: Binding) -> KernelBody:
     xp, dtype, ignore = binding.xp, binding.output_dtypes[0], _policy(binding)
     # Updates of one index add up. Where a dtype has no addition, the last one wins.
     mode = "add" if dtype.is_numeric else "update"
@@ -155,8 +155,8 @@ def scatter_nd(binding: Binding) -> Body:
     return place
 
 
-def _tensor_scatter(mode: str) -> Callable[[Binding], Body]:
-    def bind(binding: Binding) -> Body:
+def _tensor_scatter(mode: str) -> Callable[[Binding], KernelBody]:
+    def bind(binding: Binding) -> KernelBody:
         xp, ignore = binding.xp, _policy(binding)
 
         def place(tensor: Array, indices: Array, updates: Array) -> Array:

@@ -14,7 +14,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import claim_array, is_large
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.copying import copied, copy_into, put
 from aioflow.memory.values import Array, Namespace
 
@@ -89,7 +89,7 @@ def _cuts(position: int, sizes: tuple[int, ...]) -> _Cuts:
 
 
 @binder("Split", host={"split_dim": as_int})
-def split(binding: Binding) -> Body:
+def split(binding: Binding) -> KernelBody:
     count = binding.attrs["num_split"]
     # A long split bypasses the cache, which would hold up to 1024 tuples of that many slices.
     places = _even_cuts if count <= _FEW else _even_cuts.__wrapped__
@@ -103,7 +103,7 @@ def split(binding: Binding) -> Body:
 
 
 @binder("SplitV", host={"size_splits": as_ints, "split_dim": as_int})
-def split_v(binding: Binding) -> Body:
+def split_v(binding: Binding) -> KernelBody:
     count = binding.attrs["num_split"]
     places = _given_cuts if count <= _FEW else _given_cuts.__wrapped__
 

@@ -14,12 +14,12 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, written
 from aioflow.kernels.convert import as_int, as_number, as_sizes, check_rank
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array
 
 
 @binder("Fill", host={"dims": as_sizes}, fresh=True, elastic=True)
-def fill(binding: Binding) -> Body:
+def fill(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     value = binding.constants[1]
     # `zeros` receives cleared memory from the operating system, which is faster than writing zeros.
@@ -59,7 +59,7 @@ def _is_all_zero_bytes(value: Array) -> bool:
 
 
 @binder("Range", host={"start": as_number, "limit": as_number, "delta": as_number}, fresh=True, elastic=True)
-def range_(binding: Binding) -> Body:
+def range_(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     whole = binding.output_dtypes[0].is_integer
     on_host = binding.is_host
@@ -94,7 +94,7 @@ def range_(binding: Binding) -> Body:
 
 
 @binder("LinSpace", host={"start": as_number, "stop": as_number, "num": as_int}, fresh=True, elastic=True)
-def lin_space(binding: Binding) -> Body:
+def lin_space(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     on_host = binding.is_host
 
@@ -122,7 +122,7 @@ def _as_depth(value: Array) -> int:
 
 
 @binder("OneHot", host={"depth": _as_depth}, fresh=True, elastic=True)
-def one_hot(binding: Binding) -> Body:
+def one_hot(binding: Binding) -> KernelBody:
     xp, dtype, axis = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["axis"]
     off = binding.constants[3]
     off_is_zero = off is not None and dtype.kind != "O" and _is_all_zero_bytes(off)

@@ -15,7 +15,7 @@ from aioflow.kernels.array.scatter import scatter_rows
 from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_written, taken, written
 from aioflow.kernels.convert import as_array, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import order_of
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.kernels.text.strings import as_strings, each
 from aioflow.memory.copying import copied, put, row_blocks
 from aioflow.memory.values import Array, Namespace, NpDType
@@ -232,7 +232,7 @@ def unique(binding: Binding) -> Callable[[Array], tuple[Array, Array]]:
 
 
 @binder("UniqueV2", host={"axis": as_ints}, fresh=True, synchronises=True)
-def unique_v2(binding: Binding) -> Body:
+def unique_v2(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[1].np_dtype
 
     def distinct(value: Array, axis: tuple[int, ...]) -> tuple[Array, Array]:
@@ -320,7 +320,7 @@ def dynamic_partition(binding: Binding) -> Callable[[Array, Array], tuple[Array,
     return sort_out
 
 
-def _stitch(binding: Binding) -> Body:
+def _stitch(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
     def merge(indices: Sequence[Array], data: Sequence[Array]) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints, check_rank
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.copying import copied, put
 from aioflow.memory.values import Array, Namespace, NpDType
 
@@ -44,14 +44,14 @@ def _padded(xp: Namespace, value: Array, pairs: Pairs, outside: Array | bytes | 
 
 
 @binder("Pad", host={"paddings": _as_pairs}, fresh=True, elastic=True)
-def pad(binding: Binding) -> Body:
+def pad(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     outside = b"" if dtype.kind == "O" else None
     return lambda value, paddings: _padded(xp, value, paddings, outside, dtype)
 
 
 @binder("PadV2", host={"paddings": _as_pairs}, fresh=True, elastic=True)
-def pad_v2(binding: Binding) -> Body:
+def pad_v2(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
     def padded(value: Array, paddings: Pairs, outside: Array) -> Array:
@@ -188,7 +188,7 @@ def _check_block(value: Array, block: tuple[int, ...], pairs: Pairs) -> int:
 
 
 @binder("SpaceToBatchND", host={"block_shape": _as_block, "paddings": _as_pairs}, fresh=True, elastic=True)
-def space_to_batch(binding: Binding) -> Body:
+def space_to_batch(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
     def move(value: Array, block: tuple[int, ...], paddings: Pairs) -> Array:

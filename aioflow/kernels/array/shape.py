@@ -12,7 +12,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import Dims, check_axis
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room, check_shape
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.copying import copied
 from aioflow.memory.values import Array, Namespace, NpDType, Value
 
@@ -95,7 +95,7 @@ def transpose(x: Array, perm: tuple[int, ...]) -> Array:
 
 
 @binder("ExpandDims", host={"dim": as_int})
-def expand_dims(binding: Binding) -> Body:
+def expand_dims(binding: Binding) -> KernelBody:
     dims, constant = binding.input_dims[0], binding.constants[1]
     if dims is not None and constant is not None:
         index = (slice(None),) * check_axis(as_int(constant), len(dims) + 1) + (None, ...)

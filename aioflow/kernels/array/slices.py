@@ -9,16 +9,16 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints, as_sizes
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.copying import put
 from aioflow.memory.values import Array
 from aioflow.ops.array.strided import IndexItem, strided_index
 
-Index = tuple[IndexItem, ...]
+ArrayIndex = tuple[IndexItem, ...]
 
 
 @binder("Slice", host={"begin": as_ints, "size": as_ints})
-def slice_(binding: Binding) -> Body:
+def slice_(binding: Binding) -> KernelBody:
     _, begin, size = binding.constants
     dims = binding.input_dims[0]
     if begin is None or size is None or dims is None or None in dims:
@@ -49,7 +49,7 @@ def _block(shape: tuple[int, ...], begin: tuple[int, ...], size: tuple[int, ...]
     return (*index, ...)
 
 
-def _bind_index(binding: Binding) -> Index | None:
+def _bind_index(binding: Binding) -> ArrayIndex | None:
     """Return the index tuple if the three inputs after the first are constants, otherwise None."""
     bounds = binding.constants[1:4]
     if any(b is None for b in bounds):
@@ -62,13 +62,13 @@ _BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
 
 
 @binder("StridedSlice", host=_BOUNDS)
-def strided_slice(binding: Binding) -> Body:
+def strided_slice(binding: Binding) -> KernelBody:
     # Indexing an object array by integers alone returns plain bytes; an ellipsis keeps the result an array.
     keep_array = binding.input_dtypes[0] is dtypes.string
     fixed = _bind_index(binding)
     attrs = binding.attrs
 
-    def take(value: Array, index: Index) -> Array:
+    def take(value: Array, index: ArrayIndex) -> Array:
         if keep_array and ... not in index:
             index = (*index, ...)
         try:
@@ -90,7 +90,7 @@ def strided_slice(binding: Binding) -> Body:
     return take_fixed
 
 
-def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError:
+def _out_of_bounds(shape: tuple[int, ...], index: ArrayIndex) -> InvalidArgumentError:
     consumed = sum(item is not None and item is not ... for item in index)
     if consumed > len(shape):
         return InvalidArgumentError(
@@ -116,7 +116,7 @@ def _out_of_bounds(shape: tuple[int, ...], index: Index) -> InvalidArgumentError
 
 
 @binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
-def strided_slice_grad(binding: Binding) -> Body:
+def strided_slice_grad(binding: Binding) -> KernelBody:
     xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
     fixed = _bind_index(binding)
 

@@ -12,7 +12,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int, as_ints, as_sizes, check_room
 from aioflow.kernels.list_values import Items, stack_of, tensors_of
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, Value
 
 _PLACE: Final = 8  # bytes of a list for each tensor, besides the tensor
@@ -120,7 +120,7 @@ def length(items: Items) -> np.int32:
 
 
 @binder("TensorListConcatV2", host=_OF_ELEMENTS, fresh=True)
-def concat(binding: Binding) -> Body:
+def concat(binding: Binding) -> KernelBody:
     xp, dtype, element = binding.xp, binding.attrs["element_dtype"].np_dtype, _element_of(binding)
 
     def join(items: Items, dims: Dims, leading_dims: Array) -> tuple[Array, Array]:

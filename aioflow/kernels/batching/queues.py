@@ -17,7 +17,7 @@ from aioflow.kernels.registry import Binding
 from aioflow.kernels.resources import resource_finder
 from aioflow.memory.values import Array, Value
 from aioflow.sync.background import Background
-from aioflow.sync.batch_driver import BatchDriver, Call
+from aioflow.sync.batch_driver import BatchDriver, WaitingRequest
 from aioflow.sync.batches import BatchPolicy, Piece
 
 _LARGE: Final = 1 << 18  # bytes; to copy them takes about as long as a call in a thread
@@ -71,7 +71,7 @@ class BatchLine(BatchDriver):
             OpError: the batch failed.
         """
         loop = asyncio.get_running_loop()
-        call = Call(rows, payload, kind, 0, loop.create_future())
+        call = WaitingRequest(rows, payload, kind, 0, loop.create_future())
         self._add(call, loop.time())
         await self._begin_tasks()
         try:

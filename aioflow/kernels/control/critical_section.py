@@ -8,16 +8,16 @@ from collections.abc import Callable
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.resources import resource_finder
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.waiting import Ticket, Waiting, wake_all
 
 
-class Held:
+class HeldLock:
     """A lock that is held. Either the node that consumes it or the end of the step releases it, whichever is first."""
 
     __slots__ = ("_guard", "_held", "mutex")
 
-    def __init__(self, mutex: Turns) -> None:
+    def __init__(self, mutex: FairLock) -> None:
         self.mutex = mutex
         self._held = True
         self._guard = threading.Lock()
@@ -32,26 +32,26 @@ class Held:
         return held
 
 
-@binder("MutexV2", device="CPU", makes=Turns)
-def mutex(binding: Binding) -> Callable[[], Turns]:
-    return resource_finder(Turns, binding, lambda name: Turns(f"lock {name!r}"))
+@binder("MutexV2", device="CPU", makes=FairLock)
+def mutex(binding: Binding) -> Callable[[], FairLock]:
+    return resource_finder(FairLock, binding, lambda name: FairLock(f"lock {name!r}"))
 
 
-@binder("MutexLock", device="CPU", is_async=True, takes=Turns, makes=Held)
-def lock(binding: Binding) -> Callable[[Turns], Waiting]:
-    def wait(mutex: Turns) -> Waiting:
+@binder("MutexLock", device="CPU", is_async=True, takes=FairLock, makes=HeldLock)
+def lock(binding: Binding) -> Callable[[FairLock], Waiting]:
+    def wait(mutex: FairLock) -> Waiting:
         # `_release` runs at the end of the step even if the lock was consumed; a second release does nothing.
-        return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: Held(mutex), _release)
+        return Waiting(mutex.ask, mutex.withdraw, Ticket, mutex.describe, lambda _: HeldLock(mutex), _release)
 
     return wait
 
 
-def _release(held: Held) -> None:
+def _release(held: HeldLock) -> None:
     held.release()
 
 
-@kernel("ConsumeMutexLock", device="CPU", takes={"mutex_lock": Held})
-def consume(mutex_lock: Held) -> None:
+@kernel("ConsumeMutexLock", device="CPU", takes={"mutex_lock": HeldLock})
+def consume(mutex_lock: HeldLock) -> None:
     if not mutex_lock.release():
         raise InvalidArgumentError(
             f"{mutex_lock.mutex.name} has already been released", expected="one consumer", actual="a second one"

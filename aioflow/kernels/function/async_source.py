@@ -23,11 +23,11 @@ from aioflow.ops.function.python_functions import PythonFunction, find_function
 from aioflow.sync.background import Background, background_of
 from aioflow.sync.waiting import StepAccount
 
-Waiter = TypeVar("Waiter")
-Item = TypeVar("Item")
+AnyWaiter = TypeVar("AnyWaiter")
+AnyItem = TypeVar("AnyItem")
 
 
-class SourceCore(Generic[Waiter, Item]):
+class SourceCore(Generic[AnyWaiter, AnyItem]):
     """Prefetched items and waiters, of which at most one queue is not empty. Waiters are served in order.
 
     Attributes:
@@ -38,41 +38,41 @@ class SourceCore(Generic[Waiter, Item]):
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.items: deque[Item] = deque()
-        self.waiters: deque[Waiter] = deque()
+        self.items: deque[AnyItem] = deque()
+        self.waiters: deque[AnyWaiter] = deque()
 
     @property
     def wants_more(self) -> bool:
         """True if another item should be read."""
         return bool(self.waiters) or len(self.items) < self.depth
 
-    def ask(self, waiter: Waiter) -> Item | None:
+    def ask(self, waiter: AnyWaiter) -> AnyItem | None:
         """Return an item, or queue the waiter and return None."""
         if self.items:
             return self.items.popleft()
         self.waiters.append(waiter)
         return None
 
-    def put(self, item: Item) -> Waiter | None:
+    def put(self, item: AnyItem) -> AnyWaiter | None:
         """Return the waiter that gets a new item, or keep the item and return None."""
         if self.waiters:
             return self.waiters.popleft()
         self.items.append(item)
         return None
 
-    def put_back(self, item: Item) -> Waiter | None:
+    def put_back(self, item: AnyItem) -> AnyWaiter | None:
         """Like `put`, for an item whose consumer was cancelled: it remains the next item."""
         if self.waiters:
             return self.waiters.popleft()
         self.items.appendleft(item)
         return None
 
-    def withdraw(self, waiter: Waiter) -> None:
+    def withdraw(self, waiter: AnyWaiter) -> None:
         """Remove a waiter that was cancelled before it got an item."""
         with suppress(ValueError):
             self.waiters.remove(waiter)
 
-    def end(self) -> list[Waiter]:
+    def end(self) -> list[AnyWaiter]:
         """Remove and return all waiters, because no more items will be read."""
         left = list(self.waiters)
         self.waiters.clear()

@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.concurrency.stopping import batches, blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.convert import as_int, as_number
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.copying import copied
 from aioflow.memory.values import Array
 
@@ -22,7 +22,7 @@ _BLOCK = 1 << 14  # boxes that are compared with one box, or drawn, between two 
     host={"max_output_size": as_int, "iou_threshold": as_number, "score_threshold": as_number},
     fresh=True,
 )
-def non_max_suppression(binding: Binding) -> Body:
+def non_max_suppression(binding: Binding) -> KernelBody:
     def body(boxes: Array, scores: Array, most: int, overlap: float, least: float) -> Array:
         if scores.ndim != 1 or boxes.shape != (len(scores), 4):
             raise InvalidArgumentError(
@@ -93,7 +93,7 @@ _WHITE: Final = np.ones((1, 1), np.float32)
 
 @binder("DrawBoundingBoxes", device="CPU", fresh=True)
 @binder("DrawBoundingBoxesV2", device="CPU", fresh=True)
-def draw_bounding_boxes(binding: Binding) -> Body:
+def draw_bounding_boxes(binding: Binding) -> KernelBody:
     def body(images: Array, boxes: Array, colors: Array | None = None) -> Array:
         if images.ndim != 4:
             raise InvalidArgumentError("images have four dimensions", expected="rank 4", actual=images.shape)

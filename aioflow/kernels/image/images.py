@@ -14,7 +14,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_ints
 from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags, some_lines
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace
 
 # ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,7 +241,7 @@ def _check_boxes(xp: Namespace, boxes: Array, box_ind: Array, image: tuple[int, 
 
 
 @binder("CropAndResize", fresh=True, host={"crop_size": as_ints}, elastic=True, synchronises=True)
-def crop_and_resize(binding: Binding) -> Body:
+def crop_and_resize(binding: Binding) -> KernelBody:
     xp, method = binding.xp, binding.attrs["method"]
     beyond = np.float32(binding.attrs["extrapolation_value"])
 
@@ -262,7 +262,7 @@ def crop_and_resize(binding: Binding) -> Body:
 
 
 @binder("CropAndResizeGradImage", fresh=True, host={"image_size": as_ints}, elastic=True, synchronises=True)
-def crop_and_resize_grad_image(binding: Binding) -> Body:
+def crop_and_resize_grad_image(binding: Binding) -> KernelBody:
     xp, method, dtype = binding.xp, binding.attrs["method"], binding.output_dtypes[0].np_dtype
     # Gradients in 16 bits are summed in float32.
     wide = np.result_type(dtype, np.float32)
@@ -296,7 +296,7 @@ def _check_grads(grads: Array, boxes: Array, image: tuple[int, ...]) -> None:
 
 
 @binder("CropAndResizeGradBoxes", fresh=True, synchronises=True)
-def crop_and_resize_grad_boxes(binding: Binding) -> Body:
+def crop_and_resize_grad_boxes(binding: Binding) -> KernelBody:
     """Bind the gradient by the boxes: each pixel's slope in the image, times the derivative of its position."""
     xp = binding.xp
 

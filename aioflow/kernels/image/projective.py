@@ -11,7 +11,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array, full
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.image.grids import some_lines
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType
 
 _Places: TypeAlias = Callable[[Namespace, Array, int], Array]
@@ -135,7 +135,7 @@ def _filling(value: Array | float, dtype: NpDType) -> Any:
     host={"output_shape": as_ints, "fill_value": as_array},
     elastic=True,
 )
-def transform(binding: Binding) -> Body:
+def transform(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
     bilinear = binding.attrs["interpolation"] == "BILINEAR"
     mapped = _FILLS[binding.attrs["fill_mode"]]

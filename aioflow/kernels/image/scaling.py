@@ -11,8 +11,8 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.convert import as_array, as_ints
 from aioflow.kernels.image.grids import checked_size, original_size, positions, scale_of, scaling_flags
-from aioflow.kernels.image.taps import Taps, resampled, spans, transposed
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.image.taps import ResamplingWeights, resampled, spans, transposed
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array
 
 _Pair: TypeAlias = tuple[np.float32, np.float32]
@@ -49,7 +49,7 @@ def _cubic_table(sharpness: float) -> tuple[Array, Array]:
 _TABLES: Final = {True: _cubic_table(-0.5), False: _cubic_table(-0.75)}
 
 
-def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
+def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> ResamplingWeights:
     centres = flags[1]
     at = positions(old, new, *flags)
     below = np.floor(at)
@@ -62,7 +62,7 @@ def _cubic(old: int, new: int, flags: tuple[bool, bool]) -> Taps:
     inside = np.clip(places, 0, old - 1)
     if centres:  # pixels outside have no weight; without this flag the edge pixel replaces them
         weights = _normalized(np.where(inside == places, weights, _F32(0)), np.repeat(np.arange(new), 4), new)
-    return Taps(np.arange(new) * 4, np.full(new, 4), inside, weights)
+    return ResamplingWeights(np.arange(new) * 4, np.full(new, 4), inside, weights)
 
 
 @binder("ResizeBicubic", fresh=True, host={"size": as_ints}, elastic=True)
@@ -93,7 +93,7 @@ def resize_bicubic_grad(binding: Binding) -> Callable[[Array, Array], Array]:
 # ── by area ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _areas(old: int, new: int, corners: bool) -> Taps:
+def _areas(old: int, new: int, corners: bool) -> ResamplingWeights:
     """Return each old pixel's share of the area of a new one. Beyond the image, the edge pixel is used."""
     scale = scale_of(old, new, corners)
     begins = np.arange(new, dtype=np.float32) * scale
@@ -106,7 +106,7 @@ def _areas(old: int, new: int, corners: bool) -> Taps:
     leading = np.where(after > ends[owners], scale, after - begins[owners])
     trailing = np.where(after > ends[owners], ends[owners] - places.astype(np.float32), _F32(1))
     share = np.where(places < begins[owners], leading, trailing)
-    return Taps(starts, counts, np.clip(places, 0, old - 1), (share / scale).astype(np.float32))
+    return ResamplingWeights(starts, counts, np.clip(places, 0, old - 1), (share / scale).astype(np.float32))
 
 
 @binder("ResizeArea", fresh=True, host={"size": as_ints}, elastic=True)
@@ -181,7 +181,7 @@ class _Filter:
         self._radius, self._weigh = _FILTERS[binding.attrs["kernel_type"]]
         self._antialias = binding.attrs["antialias"]
 
-    def taps(self, old: int, new: int, scale: np.float32, moved: np.float32) -> Taps:
+    def taps(self, old: int, new: int, scale: np.float32, moved: np.float32) -> ResamplingWeights:
         """Return the weights for new pixels at `scale * x + moved` of the old ones.
 
         A new pixel whose center is outside the old image has no weights, so it is 0.
@@ -200,7 +200,7 @@ class _Filter:
         claim_array((int(counts.sum()),), np.dtype(np.int64))
         starts, owners, places = spans(first, counts)
         away = np.abs(places.astype(np.float32) + _F32(0.5) - middles[owners]) * (_F32(1) / wide)
-        return Taps(starts, counts, places, _normalized(self._weigh(away).astype(np.float32), owners, new))
+        return ResamplingWeights(starts, counts, places, _normalized(self._weigh(away).astype(np.float32), owners, new))
 
 
 def _pair(value: Array, what: str) -> _Pair:
@@ -225,7 +225,7 @@ _PLACED: Final = {"scale": _as_scale, "translation": _as_translation}
 
 
 @binder("ScaleAndTranslate", fresh=True, host={"size": as_ints, **_PLACED}, elastic=True)
-def scale_and_translate(binding: Binding) -> Body:
+def scale_and_translate(binding: Binding) -> KernelBody:
     xp, filtering = binding.xp, _Filter(binding)
 
     def resize(images: Array, size: tuple[int, ...], scale: _Pair, moved: _Pair) -> Array:
@@ -238,7 +238,7 @@ def scale_and_translate(binding: Binding) -> Body:
 
 
 @binder("ScaleAndTranslateGrad", fresh=True, host=_PLACED)
-def scale_and_translate_grad(binding: Binding) -> Body:
+def scale_and_translate_grad(binding: Binding) -> KernelBody:
     xp, filtering = binding.xp, _Filter(binding)
 
     def back(grads: Array, image: Array, scale: _Pair, moved: _Pair) -> Array:

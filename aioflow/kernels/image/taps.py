@@ -15,7 +15,7 @@ from aioflow.kernels.image.grids import some_lines
 from aioflow.memory.values import Array, Namespace
 
 
-class Taps(NamedTuple):
+class ResamplingWeights(NamedTuple):
     """Resampling weights along one axis, in host memory.
 
     Pixel i is the weighted sum of the `counts[i]` entries from `starts[i]` on.
@@ -40,16 +40,16 @@ def spans(first: Array, counts: Array) -> tuple[Array, Array, Array]:
     return starts, owners, np.arange(len(owners)) - starts[owners] + first[owners]
 
 
-def transposed(taps: Taps, old: int) -> Taps:
+def transposed(taps: ResamplingWeights, old: int) -> ResamplingWeights:
     """Return the weights of the gradient, which sum over the new pixels for each old one."""
     owners = np.repeat(np.arange(len(taps.counts)), taps.counts)
     # Sorted by old pixel, the entries of all new pixels are the lists of the old ones.
     order = np.argsort(taps.places, kind="stable")
     counts = np.bincount(taps.places, minlength=old)
-    return Taps(np.cumsum(counts) - counts, counts, owners[order], taps.weights[order])
+    return ResamplingWeights(np.cumsum(counts) - counts, counts, owners[order], taps.weights[order])
 
 
-def resampled(xp: Namespace, images: Array, rows: Taps, columns: Taps) -> Array:
+def resampled(xp: Namespace, images: Array, rows: ResamplingWeights, columns: ResamplingWeights) -> Array:
     """Return resampled images: float32 [batch, new height, new width, channels]."""
     batch, _, width, depth = images.shape
     shape = (batch, len(rows.counts), len(columns.counts), depth)
@@ -61,7 +61,7 @@ def resampled(xp: Namespace, images: Array, rows: Taps, columns: Taps) -> Array:
     return result
 
 
-def _weighed(xp: Namespace, values: Array, taps: Taps, part: slice) -> Array:
+def _weighed(xp: Namespace, values: Array, taps: ResamplingWeights, part: slice) -> Array:
     """Return the new pixels `part` along axis 1."""
     starts, counts = taps.starts[part], taps.counts[part]
     made = xp.zeros((len(values), len(starts), *values.shape[2:]), np.float32)
@@ -83,7 +83,7 @@ def _weighed(xp: Namespace, values: Array, taps: Taps, part: slice) -> Array:
     return made
 
 
-def _one_by_one(xp: Namespace, values: Array, taps: Taps, part: slice, made: Array) -> None:
+def _one_by_one(xp: Namespace, values: Array, taps: ResamplingWeights, part: slice, made: Array) -> None:
     size = max(1, BLOCK * made.shape[1] // made.size)
     for number, (start, count) in enumerate(zip(taps.starts[part].tolist(), taps.counts[part].tolist(), strict=True)):
         checkpoint()
@@ -92,6 +92,6 @@ def _one_by_one(xp: Namespace, values: Array, taps: Taps, part: slice, made: Arr
             made[:, number] += found.sum(axis=1)
 
 
-def _taken(xp: Namespace, values: Array, taps: Taps, which: Array | slice) -> Array:
+def _taken(xp: Namespace, values: Array, taps: ResamplingWeights, which: Array | slice) -> Array:
     rows = values[:, xp.asarray(taps.places[which])].astype(np.float32, copy=False)
     return rows * xp.asarray(taps.weights[which])[:, None, None]

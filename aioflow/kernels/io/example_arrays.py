@@ -11,20 +11,23 @@ import numpy.typing as npt
 
 from aioflow.concurrency.stopping import batches
 from aioflow.errors import DataLossError, InvalidArgumentError
-from aioflow.formats.example import Kind, Layouts, Place, values_at
+from aioflow.formats.example import FeatureKind, FeatureSpan, Layouts, values_at
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import format_dims
 from aioflow.memory.values import Array
 
-_KINDS: Final[dict[DType, Kind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
+_KINDS: Final[dict[DType, FeatureKind]] = {dtypes.float32: "float", dtypes.int64: "int64", dtypes.string: "bytes"}
 
 
 class FeatureBatch:
     """The bytes of each example (or of each step of a feature list), and the positions of the features in them."""
 
     def __init__(
-        self, examples: Sequence[tuple[bytes, Mapping[bytes, Place]]], names: Sequence[bytes], what: str = "example"
+        self,
+        examples: Sequence[tuple[bytes, Mapping[bytes, FeatureSpan]]],
+        names: Sequence[bytes],
+        what: str = "example",
     ) -> None:
         """Store the examples; `names` and `what` are for error messages."""
         self._examples = examples
@@ -149,7 +152,7 @@ def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layout
     """
     if names and len(names) != len(serialized):
         raise InvalidArgumentError("each example needs a name", expected=len(serialized), actual=len(names))
-    examples: list[tuple[bytes, Mapping[bytes, Place]]] = []
+    examples: list[tuple[bytes, Mapping[bytes, FeatureSpan]]] = []
     batch = FeatureBatch(examples, names)
     for index, data in enumerate(batches(serialized)):
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.concurrency.stopping import batches, blocks
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.formats.csv import split_record
-from aioflow.formats.example import Layouts, Place, find_sequence_example
+from aioflow.formats.example import FeatureSpan, Layouts, find_sequence_example
 from aioflow.formats.number_text import number_parser
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
@@ -200,7 +200,7 @@ def parse_single_example(binding: Binding) -> Callable[..., tuple[Array, ...]]:
 class _Lists:
     """The feature lists of a SequenceExample, each read like a batch with one example per step."""
 
-    def __init__(self, data: bytes, lists: dict[bytes, list[Place]], may_miss: Sequence[bytes]) -> None:
+    def __init__(self, data: bytes, lists: dict[bytes, list[FeatureSpan]], may_miss: Sequence[bytes]) -> None:
         self._data = data
         self._lists = lists
         self._may_miss = frozenset(may_miss)
@@ -251,7 +251,7 @@ def parse_single_sequence_example(binding: Binding) -> Callable[..., tuple[Array
     return parse
 
 
-def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, Place], dict[bytes, list[Place]]]:
+def _sequence(data: bytes, name: bytes) -> tuple[dict[bytes, FeatureSpan], dict[bytes, list[FeatureSpan]]]:
     try:
         return find_sequence_example(data)
     except DataLossError as error:

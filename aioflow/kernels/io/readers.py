@@ -17,14 +17,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.concurrency.stopping import Stopped
-from aioflow.concurrency.threads import AbandonedError, Call, in_thread
+from aioflow.concurrency.threads import AbandonedError, ThreadCall, in_thread
 from aioflow.errors import DataLossError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number, write_piece
 from aioflow.formats.record_sources import (
     FixedLengthRecords,
     IdentityRecord,
-    Record,
-    Source,
+    KeyedRecord,
+    RecordSource,
     TextLines,
     TFRecords,
     WholeFile,
@@ -32,10 +32,10 @@ from aioflow.formats.record_sources import (
 from aioflow.graph import dtypes
 from aioflow.kernels.convert import as_bytes, as_int
 from aioflow.kernels.queues.queues import Queue
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
 from aioflow.memory.values import Array
-from aioflow.sync.fair_lock import Turns
+from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, wake_all
 
@@ -62,25 +62,25 @@ class Reader:
         completed: Number of files read to the end.
     """
 
-    def __init__(self, name: str, kind: str, source: Callable[[bytes], Source], single: bool) -> None:
+    def __init__(self, name: str, kind: str, source: Callable[[bytes], RecordSource], single: bool) -> None:
         self.name = name
         self.kind = kind
         self.produced = 0
         self.completed = 0
         self._source = source
         self._single = single
-        self._turns = Turns(f"reader {name!r}")
-        self._ready: deque[Record] = deque()
+        self._turns = FairLock(f"reader {name!r}")
+        self._ready: deque[KeyedRecord] = deque()
         self._begun = 0  # number of resets and restores
-        self._returned: deque[Record] = deque()  # records that steps put back; their files may be closed
+        self._returned: deque[KeyedRecord] = deque()  # records that steps put back; their files may be closed
         self._work: bytes | None = None
         self._last = b""
-        self._records: Source | None = None
-        self._behind: Call | None = None  # the abandoned thread of a cancelled step, which may still read
+        self._records: RecordSource | None = None
+        self._behind: ThreadCall | None = None  # the abandoned thread of a cancelled step, which may still read
         self._ended = False
         self._failure: OpError | None = None
 
-    def try_take(self, count: int) -> list[Record] | None:
+    def try_take(self, count: int) -> list[KeyedRecord] | None:
         """Return `count` records that are available without waiting, or None if `take` is needed."""
         # Records that were put back come first, and a read never mixes both.
         there = self._returned or self._ready
@@ -96,7 +96,7 @@ class Reader:
         finally:
             wake_all(self._turns.leave())
 
-    async def take(self, queue: Queue, count: int) -> list[Record]:
+    async def take(self, queue: Queue, count: int) -> list[KeyedRecord]:
         """Return the next records, at least one and at most `count`, all from one file.
 
         Args:
@@ -131,7 +131,7 @@ class Reader:
                 if taken:
                     return taken
 
-    def returning(self, records: list[Record]) -> Callable[[], None]:
+    def returning(self, records: list[KeyedRecord]) -> Callable[[], None]:
         """Return a function that puts the records of a read back for the next read, unless the state was replaced.
 
         A reset or a restore replaces the state.
@@ -283,23 +283,23 @@ async def _next_work(queue: Queue) -> bytes:
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _identity(binding: Binding) -> Callable[[bytes], Source]:
+def _identity(binding: Binding) -> Callable[[bytes], RecordSource]:
     return IdentityRecord
 
 
-def _whole(binding: Binding) -> Callable[[bytes], Source]:
+def _whole(binding: Binding) -> Callable[[bytes], RecordSource]:
     return partial(WholeFile, folders=binding.folders)
 
 
-def _lines(binding: Binding) -> Callable[[bytes], Source]:
+def _lines(binding: Binding) -> Callable[[bytes], RecordSource]:
     return partial(TextLines, skip=binding.attrs["skip_header_lines"], folders=binding.folders)
 
 
-def _tf_records(binding: Binding) -> Callable[[bytes], Source]:
+def _tf_records(binding: Binding) -> Callable[[bytes], RecordSource]:
     return partial(TFRecords, compression=binding.attrs["compression_type"], folders=binding.folders)
 
 
-def _fixed(binding: Binding) -> Callable[[bytes], Source]:
+def _fixed(binding: Binding) -> Callable[[bytes], RecordSource]:
     attrs = binding.attrs
     sizes = {name: attrs[f"{name}_bytes"] for name in ("header", "record", "footer", "hop")}
     if sizes["record"] <= 0 or min(sizes.values()) < 0:
@@ -312,7 +312,7 @@ def _fixed(binding: Binding) -> Callable[[bytes], Source]:
 
 
 def _handle(
-    make_source: Callable[[Binding], Callable[[bytes], Source]], single: bool, binding: Binding
+    make_source: Callable[[Binding], Callable[[bytes], RecordSource]], single: bool, binding: Binding
 ) -> Callable[[], Reader]:
     resources, kind = binding.resources, binding.op_type
     name: str = binding.attrs["shared_name"] or binding.name
@@ -349,7 +349,7 @@ binder("TFRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial
     takes={"reader_handle": Reader, "queue_handle": Queue},
     takes_step=True,
 )
-def read(binding: Binding) -> Body:
+def read(binding: Binding) -> KernelBody:
     gives_back = binding.gives_back
 
     def take(reader: Reader, queue: Queue, *, step: StepAccount) -> Columns | Awaitable[Columns]:
@@ -367,7 +367,7 @@ def read(binding: Binding) -> Body:
     takes={"reader_handle": Reader, "queue_handle": Queue},
     takes_step=True,
 )
-def read_up_to(binding: Binding) -> Body:
+def read_up_to(binding: Binding) -> KernelBody:
     gives_back = binding.gives_back
 
     def take(reader: Reader, queue: Queue, num_records: int, *, step: StepAccount) -> Columns | Awaitable[Columns]:
@@ -382,13 +382,13 @@ def _taken(
     reader: Reader,
     queue: Queue,
     count: int,
-    finish: Callable[[list[Record]], Columns],
+    finish: Callable[[list[KeyedRecord]], Columns],
     step: StepAccount,
     gives_back: bool,
 ) -> Columns | Awaitable[Columns]:
     """Return the outputs of a read, or a coroutine that returns them if the read has to wait."""
 
-    def told(records: list[Record]) -> Columns:
+    def told(records: list[KeyedRecord]) -> Columns:
         if gives_back:
             step.took(reader.returning(records))
         else:
@@ -402,12 +402,12 @@ def _taken(
     return wait() if ready is None else told(ready)
 
 
-def _one(records: list[Record]) -> Columns:
+def _one(records: list[KeyedRecord]) -> Columns:
     ((key, value),) = records
     return as_strings([key], ()), as_strings([value], ())
 
 
-def _many(records: list[Record]) -> Columns:
+def _many(records: list[KeyedRecord]) -> Columns:
     return as_strings([key for key, _ in records]), as_strings([value for _, value in records])
 
 

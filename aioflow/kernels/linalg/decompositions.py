@@ -15,7 +15,7 @@ import numpy as np
 from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, Value
 
 _LARGE: Final = 400  # rows of a matrix that takes some milliseconds to factor
@@ -259,7 +259,7 @@ def svd(xp: Namespace, input: Array, *, compute_uv: bool, full_matrices: bool) -
 
 
 @binder("Qr", fresh=True)
-def bind_qr(binding: Binding) -> Body:
+def bind_qr(binding: Binding) -> KernelBody:
     xp, own = binding.xp, binding.output_dtypes[0]
     decompose = partial(xp.linalg.qr, mode="complete" if binding.attrs["full_matrices"] else "reduced")
 

@@ -16,7 +16,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow.ops.linalg.einsum import Equation, Label, parse_equation
 
@@ -41,7 +41,7 @@ def _in_float32(multiply: _Product, own: NpDType) -> _Product:
 
 
 @binder("MatMul", fresh=True)
-def bind_matmul(binding: Binding) -> Body:
+def bind_matmul(binding: Binding) -> KernelBody:
     multiply: _Product = binding.xp.matmul
     transpose_a, transpose_b = binding.attrs["transpose_a"], binding.attrs["transpose_b"]
     if binding.output_dtypes[0] in _SMALL_FLOATS:
@@ -65,7 +65,7 @@ def bind_matmul(binding: Binding) -> Body:
     return _checked_matmul(body, 0 if transpose_a else 1, 1 if transpose_b else 0)
 
 
-def _checked_matmul(body: _Product, a_axis: int, b_axis: int) -> Body:
+def _checked_matmul(body: _Product, a_axis: int, b_axis: int) -> KernelBody:
     """Return the product of operands whose inner sizes are known only in the step."""
 
     def product(a: Array, b: Array) -> Array:
@@ -83,7 +83,7 @@ def _checked_matmul(body: _Product, a_axis: int, b_axis: int) -> Body:
 
 @binder("BatchMatMul", fresh=True)
 @binder("BatchMatMulV2", fresh=True)
-def bind_batch_matmul(binding: Binding) -> Body:
+def bind_batch_matmul(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     adj_x, adj_y, same = binding.attrs["adj_x"], binding.attrs["adj_y"], binding.op_type == "BatchMatMul"
     multiply = _in_float32(xp.matmul, dtype.np_dtype) if dtype in _SMALL_FLOATS else xp.matmul
@@ -136,7 +136,7 @@ def cross(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 @binder("Einsum", dtypes={"T": "numbers"})
-def bind_einsum(binding: Binding) -> Body:
+def bind_einsum(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     equation = parse_equation(binding.attrs["equation"], binding.attrs["N"])
     # By the operands' ranks, which only vary for an equation with "...".

@@ -8,12 +8,12 @@ from aioflow.concurrency.stopping import blocks
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large
 from aioflow.kernels.convert import as_int
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array
 
 
 @binder("DenseBincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)
-def bind_dense_bincount(binding: Binding) -> Body:
+def bind_dense_bincount(binding: Binding) -> KernelBody:
     xp, own, binary = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs["binary_output"]
 
     def count(values: Array, size: int, weights: Array) -> Array:
@@ -53,7 +53,7 @@ def _check(values: Array, size: int, weights: Array) -> None:
 
 
 @binder("Bucketize", fresh=True)
-def bind_bucketize(binding: Binding) -> Body:
+def bind_bucketize(binding: Binding) -> KernelBody:
     xp = binding.xp
     bounds = np.asarray(binding.attrs["boundaries"], np.float32)
     if (bounds[1:] < bounds[:-1]).any():

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, bfloat16, float32
 from aioflow.kernels.convert import as_sizes, broadcast_shape
-from aioflow.kernels.registry import Binding, Body, binder, kernel
-from aioflow.memory.values import Array, Function, Namespace, NpDType
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
+from aioflow.memory.values import Array, ArrayFunction, Namespace, NpDType
 
 _COMPARABLE: Final = {"T": "numbers bool string"}
 
 
-def _equality(binding: Binding, compare: Function, otherwise: bool) -> Body:
+def _equality(binding: Binding, compare: ArrayFunction, otherwise: bool) -> KernelBody:
     if binding.attrs["incompatible_shape_error"]:
         return compare
 
@@ -33,12 +33,12 @@ def _equality(binding: Binding, compare: Function, otherwise: bool) -> Body:
 
 
 @binder("Equal", dtypes=_COMPARABLE, fresh=True, exact_c="{0} == {1}")
-def equal(binding: Binding) -> Body:
+def equal(binding: Binding) -> KernelBody:
     return _equality(binding, binding.xp.equal, False)
 
 
 @binder("NotEqual", dtypes=_COMPARABLE, fresh=True, exact_c="{0} != {1}")
-def not_equal(binding: Binding) -> Body:
+def not_equal(binding: Binding) -> KernelBody:
     return _equality(binding, binding.xp.not_equal, True)
 
 
@@ -54,7 +54,7 @@ def approximate_equal(xp: Namespace, x: Array, y: Array, *, tolerance: float) ->
 
 
 @binder("CheckNumerics", synchronises=True)
-def check_numerics(binding: Binding) -> Body:
+def check_numerics(binding: Binding) -> KernelBody:
     xp, message = binding.xp, binding.attrs["message"]
 
     def checked(tensor: Array) -> Array:
@@ -72,7 +72,7 @@ def check_numerics(binding: Binding) -> Body:
 
 
 @binder("Cast", dtypes={"SrcT": "numbers narrow bool", "DstT": "numbers narrow bool"}, fresh=True)
-def cast(binding: Binding) -> Body:
+def cast(binding: Binding) -> KernelBody:
     source, target = binding.input_dtypes[0], binding.output_dtypes[0]
     if binding.attrs["Truncate"] and source.is_floating and target.is_floating and target.size < source.size:
         exact = source is float32 and target is bfloat16
@@ -118,7 +118,7 @@ def _upper_half(xp: Namespace, dtype: NpDType, x: Array) -> Array:
 
 
 @binder("Complex", fresh=True)
-def make_complex(binding: Binding) -> Body:
+def make_complex(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, _output(binding).np_dtype
 
     def join(real: Array, imag: Array) -> Array:
@@ -131,25 +131,25 @@ def make_complex(binding: Binding) -> Body:
 
 
 @binder("Real", fresh=True)
-def real(binding: Binding) -> Body:
+def real(binding: Binding) -> KernelBody:
     dtype = _output(binding).np_dtype
     return lambda x: x.real.astype(dtype)
 
 
 @binder("Imag", fresh=True)
-def imag(binding: Binding) -> Body:
+def imag(binding: Binding) -> KernelBody:
     dtype = _output(binding).np_dtype
     return lambda x: x.imag.astype(dtype)
 
 
 @binder("Angle", fresh=True)
-def angle(binding: Binding) -> Body:
+def angle(binding: Binding) -> KernelBody:
     arctan2, dtype = binding.xp.arctan2, _output(binding).np_dtype
     return lambda x: arctan2(x.imag, x.real).astype(dtype, copy=False)
 
 
 @binder("ComplexAbs", fresh=True, takes_out=True)
-def complex_abs(binding: Binding) -> Body:
+def complex_abs(binding: Binding) -> KernelBody:
     absolute = binding.xp.absolute
     made = _output(binding)
     if made is binding.input_dtypes[0].real_dtype:
@@ -186,12 +186,12 @@ def _gradient_axes(s0: tuple[int, ...], s1: tuple[int, ...], dtype: NpDType) -> 
 
 
 @binder("BroadcastGradientArgs", host={"s0": as_sizes, "s1": as_sizes}, host_results=True)
-def broadcast_gradient_args(binding: Binding) -> Body:
+def broadcast_gradient_args(binding: Binding) -> KernelBody:
     dtype = _output(binding).np_dtype
     return lambda s0, s1: _gradient_axes(s0, s1, dtype)
 
 
 @binder("BroadcastArgs", host={"s0": as_sizes, "s1": as_sizes}, fresh=True, host_results=True)
-def broadcast_args(binding: Binding) -> Body:
+def broadcast_args(binding: Binding) -> KernelBody:
     dtype = _output(binding).np_dtype
     return lambda s0, s1: np.array(broadcast_shape(s0, s1), dtype)

@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.kernels.registry import Binding, Body, Ufunc, binder, elementwise, kernel
+from aioflow.kernels.registry import Binding, KernelBody, Ufunc, binder, elementwise, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 
 _FLOATING: Final = {"T": "floats complexes"}
@@ -99,12 +99,12 @@ def own(value: Array) -> Array | None:
 
 def fused(
     *ops: str, takes_out: bool = False, allowed: str = "floats complexes", exact_c: str = ""
-) -> Callable[[Body], Body]:
+) -> Callable[[KernelBody], KernelBody]:
     """Register a body `f(xp, *inputs)`, or with `takes_out` `f(xp, *inputs, out=None)`, that returns a fresh result."""
 
-    def register(body: Body) -> Body:
-        def bind(binding: Binding) -> Body:
-            made: Body = partial(body, binding.xp)
+    def register(body: KernelBody) -> KernelBody:
+        def bind(binding: Binding) -> KernelBody:
+            made: KernelBody = partial(body, binding.xp)
             dtype = binding.output_dtypes[0]
             if dtype is dtypes.float16 or dtype is dtypes.bfloat16:
                 return _through_float32(made, dtype.np_dtype)
@@ -117,7 +117,7 @@ def fused(
     return register
 
 
-def _through_float32(body: Callable[..., Array], dtype: NpDType) -> Body:
+def _through_float32(body: Callable[..., Array], dtype: NpDType) -> KernelBody:
     def narrow(*inputs: Array, out: Array | None = None) -> Array:
         result = body(*(a.astype(np.float32) for a in inputs)).astype(dtype)
         if out is None:
@@ -273,7 +273,7 @@ def _inverse_square(xp: Namespace, x: Array, y: Array, out: Array | None = None)
 
 
 # Constant scalar exponents with a faster function than `power`, which costs tens of multiplications.
-_POWERS: Final[dict[float, Body]] = {
+_POWERS: Final[dict[float, KernelBody]] = {
     1.0: lambda xp, x, y, out=None: xp.positive(x, out),
     2.0: _square,
     3.0: _cube,
@@ -285,7 +285,7 @@ _POWERS: Final[dict[float, Body]] = {
 }
 
 
-def _special_power(binding: Binding) -> Body | None:
+def _special_power(binding: Binding) -> KernelBody | None:
     exponent = binding.constants[1]
     if exponent is None or exponent.ndim or exponent != exponent.real:
         return None
@@ -293,21 +293,21 @@ def _special_power(binding: Binding) -> Body | None:
 
 
 @binder("Pow", dtypes=_FLOATING, fresh=True, takes_out=True)
-def power(binding: Binding) -> Body:
+def power(binding: Binding) -> KernelBody:
     body = _special_power(binding)
     if body is None:
         return binding.xp.power
-    made: Body = partial(body, binding.xp)
+    made: KernelBody = partial(body, binding.xp)
     dtype = binding.output_dtypes[0]
     return _through_float32(made, dtype.np_dtype) if dtype.size == 2 else made
 
 
 @binder("Pow", dtypes={"T": "int8 int16 int32 int64"}, fresh=True, synchronises=True)
-def integer_power(binding: Binding) -> Body:
+def integer_power(binding: Binding) -> KernelBody:
     xp, exponent = binding.xp, binding.constants[1]
     if exponent is not None and exponent.size and exponent.min() >= 0:
         body = _special_power(binding)
-        found: Body = xp.power if body is None else partial(body, xp)
+        found: KernelBody = xp.power if body is None else partial(body, xp)
         return found
 
     def checked(x: Array, y: Array) -> Array:

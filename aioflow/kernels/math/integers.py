@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace
 
 
@@ -16,7 +16,7 @@ def _truncated(xp: Namespace, x: Array, y: Array) -> Array:
     return xp.floor_divide(xp.subtract(x, xp.fmod(x, y)), y)
 
 
-def _division(binding: Binding, divide: Callable[..., Array]) -> Body:
+def _division(binding: Binding, divide: Callable[..., Array]) -> KernelBody:
     divisor = binding.constants[1]
     if divisor is not None and divisor.all():
         return divide
@@ -31,18 +31,18 @@ def _division(binding: Binding, divide: Callable[..., Array]) -> Body:
 
 
 @binder("FloorDiv", dtypes={"T": "ints"}, fresh=True, synchronises=True)
-def floor_div(binding: Binding) -> Body:
+def floor_div(binding: Binding) -> KernelBody:
     return _division(binding, binding.xp.floor_divide)
 
 
 @binder("FloorMod", dtypes={"T": "ints"}, fresh=True, synchronises=True)
-def floor_mod(binding: Binding) -> Body:
+def floor_mod(binding: Binding) -> KernelBody:
     return _division(binding, binding.xp.remainder)
 
 
 @binder("Div", dtypes={"T": "ints"}, fresh=True, synchronises=True)
 @binder("TruncateDiv", dtypes={"T": "ints"}, fresh=True, synchronises=True)
-def truncate_div(binding: Binding) -> Body:
+def truncate_div(binding: Binding) -> KernelBody:
     if binding.output_dtypes[0].is_unsigned:
         return _division(binding, binding.xp.floor_divide)
     return _division(binding, partial(_truncated, binding.xp))
@@ -50,11 +50,11 @@ def truncate_div(binding: Binding) -> Body:
 
 @binder("Mod", dtypes={"T": "int32 int64"}, fresh=True, synchronises=True)
 @binder("TruncateMod", dtypes={"T": "int32 int64"}, fresh=True, synchronises=True)
-def truncate_mod(binding: Binding) -> Body:
+def truncate_mod(binding: Binding) -> KernelBody:
     return _division(binding, binding.xp.fmod)
 
 
-def _shift(binding: Binding, shift: Callable[..., Array]) -> Body:
+def _shift(binding: Binding, shift: Callable[..., Array]) -> KernelBody:
     xp, last = binding.xp, 8 * binding.output_dtypes[0].size - 1
     amount = binding.constants[1]
     if amount is not None and ((amount >= 0) & (amount <= last)).all():
@@ -68,10 +68,10 @@ def _shift(binding: Binding, shift: Callable[..., Array]) -> Body:
 
 
 @binder("LeftShift", fresh=True)
-def left_shift(binding: Binding) -> Body:
+def left_shift(binding: Binding) -> KernelBody:
     return _shift(binding, binding.xp.left_shift)
 
 
 @binder("RightShift", fresh=True)
-def right_shift(binding: Binding) -> Body:
+def right_shift(binding: Binding) -> KernelBody:
     return _shift(binding, binding.xp.right_shift)

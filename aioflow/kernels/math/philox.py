@@ -14,7 +14,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import BLOCK, claim_array, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType
 
 _FACTORS: Final = (0xD2511F53, 0xCD9E8D57)
@@ -100,7 +100,7 @@ def first_counter(key: tuple[int, ...], counter: tuple[int, ...], alg: int) -> i
 
 
 @binder("StatelessRandomGetKeyCounter", host={"seed": as_ints}, fresh=True)
-def bind_key_and_counter(binding: Binding) -> Body:
+def bind_key_and_counter(binding: Binding) -> KernelBody:
     xp = binding.xp
 
     def body(seed: tuple[int, ...]) -> tuple[Array, Array]:
@@ -123,7 +123,7 @@ FROM: Final = {"shape": as_sizes, "key": as_ints, "counter": as_ints, "alg": as_
 
 @binder("StatelessRandomUniformV2", host=FROM, fresh=True, elastic=True)
 @binder("StatelessRandomNormalV2", host=FROM, fresh=True, elastic=True)
-def bind_floats(binding: Binding) -> Body:
+def bind_floats(binding: Binding) -> KernelBody:
     draw, dtype, xp = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4  # numbers from one value of the counter
 
@@ -134,7 +134,7 @@ def bind_floats(binding: Binding) -> Body:
 
 
 @binder("StatelessRandomUniformIntV2", host={**FROM, "minval": as_int, "maxval": as_int}, fresh=True, elastic=True)
-def bind_integers(binding: Binding) -> Body:
+def bind_integers(binding: Binding) -> KernelBody:
     dtype, xp = binding.output_dtypes[0].np_dtype, binding.xp
     each = 2 if dtype.itemsize == 8 else 4
 

@@ -15,7 +15,7 @@ from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.math.philox import FROM, Convert, first_counter, normal, uniform, words_at
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array
 
 _OF_EACH: Final = 256  # values of the counter reserved for each number
@@ -83,7 +83,7 @@ def _drawn(words: _Words, numbers: Array, alpha: Array) -> Array:
 
 
 @binder("StatelessRandomGammaV3", device="CPU", host=FROM, fresh=True, elastic=True)
-def bind_gamma(binding: Binding) -> Body:
+def bind_gamma(binding: Binding) -> KernelBody:
     dtype = binding.output_dtypes[0].np_dtype
 
     def body(shape: tuple[int, ...], key: tuple[int, ...], counter: tuple[int, ...], alg: int, alpha: Array) -> Array:

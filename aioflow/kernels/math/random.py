@@ -13,7 +13,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import BLOCK, claim_array, taken, written
 from aioflow.kernels.convert import as_int, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import bucket_by_bucket
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType
 
 Draw: TypeAlias = Callable[[np.random.Generator, int, NpDType], Array]
@@ -117,7 +117,7 @@ def stateful(binding: Binding) -> Callable[[tuple[int, ...]], Array]:
 @binder(
     "StatelessTruncatedNormal", host={"shape": as_sizes, "seed": as_ints}, fresh=True, elastic=True, synchronises=True
 )
-def stateless(binding: Binding) -> Body:
+def stateless(binding: Binding) -> KernelBody:
     draw, dtype, backend = _DRAWS[binding.op_type], binding.output_dtypes[0].np_dtype, binding.backend
     sampler = _Sampler(binding)
 
@@ -139,7 +139,7 @@ def stateless(binding: Binding) -> Body:
     elastic=True,
     acts_itself=True,
 )
-def uniform_int(binding: Binding) -> Body:
+def uniform_int(binding: Binding) -> KernelBody:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream)
 
@@ -197,7 +197,7 @@ def _large_permutation(stream: _Stream, count: int) -> Array:
 
 
 @binder("Multinomial", host={"num_samples": as_int}, fresh=True, elastic=True, acts_itself=True)
-def multinomial(binding: Binding) -> Body:
+def multinomial(binding: Binding) -> KernelBody:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream, nanoseconds=100.0)
 
@@ -252,7 +252,7 @@ def _chooser(xp: Namespace, logits: Array, samples: int) -> Callable[[slice, Arr
 
 
 @binder("RandomGamma", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
-def gamma(binding: Binding) -> Body:
+def gamma(binding: Binding) -> KernelBody:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     wide = np.float32 if dtype.itemsize == 2 else dtype
     sampler = _Sampler(binding, stream, nanoseconds=50.0)
@@ -281,7 +281,7 @@ def _repeated(xp: Namespace, given: Array, part: slice) -> Array:
 
 
 @binder("RandomPoissonV2", host={"shape": as_sizes}, fresh=True, elastic=True, acts_itself=True)
-def poisson(binding: Binding) -> Body:
+def poisson(binding: Binding) -> KernelBody:
     stream, dtype, xp = _stream(binding), binding.output_dtypes[0].np_dtype, binding.xp
     sampler = _Sampler(binding, stream, nanoseconds=100.0)
 

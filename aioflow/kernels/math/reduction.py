@@ -19,8 +19,8 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import check_axes, check_axis
 from aioflow.kernels.blockwise import BLOCK, is_large
 from aioflow.kernels.convert import as_int, as_ints
-from aioflow.kernels.registry import Binding, Body, binder, kernel
-from aioflow.memory.values import Array, Function, Namespace, NpDType
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
+from aioflow.memory.values import Array, ArrayFunction, Namespace, NpDType
 
 _HOST = {"reduction_indices": as_ints}
 _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
@@ -29,7 +29,7 @@ _SMALL_FLOATS = (dtypes.float16, dtypes.bfloat16)
 Reduce: TypeAlias = Callable[[Array, tuple[int, ...], bool], Array]
 
 
-def _reducing(binding: Binding, reduce: Reduce) -> Body:
+def _reducing(binding: Binding, reduce: Reduce) -> KernelBody:
     """Return the body of a reduction node, from a function of (input, checked axes, keep_dims)."""
     keep = binding.attrs["keep_dims"]
     dims, axes = binding.input_dims[0], binding.constants[1]
@@ -112,7 +112,7 @@ def _reduces_to_scalar(binding: Binding) -> bool:
 
 
 @binder("Sum", host=_HOST, fresh=True)
-def bind_sum(binding: Binding) -> Body:
+def bind_sum(binding: Binding) -> KernelBody:
     if _reduces_to_scalar(binding):
         add_all = binding.xp.add.reduce
         return lambda x, given: add_all(x, None)
@@ -120,7 +120,7 @@ def bind_sum(binding: Binding) -> Body:
 
 
 @binder("Mean", host=_HOST, fresh=True)
-def bind_mean(binding: Binding) -> Body:
+def bind_mean(binding: Binding) -> KernelBody:
     dtype = binding.output_dtypes[0]
     if _reduces_to_scalar(binding):
         add_all = binding.xp.add.reduce
@@ -167,7 +167,7 @@ def _integer_mean(xp: Namespace, dtype: DType) -> Reduce:
 
 
 @binder("Prod", host=_HOST, fresh=True)
-def bind_prod(binding: Binding) -> Body:
+def bind_prod(binding: Binding) -> KernelBody:
     multiply, dtype = binding.xp.multiply.reduce, binding.output_dtypes[0]
     wide, own = _wide(dtype), dtype.np_dtype
     if wide == own:
@@ -176,7 +176,7 @@ def bind_prod(binding: Binding) -> Body:
 
 
 @binder("EuclideanNorm", host=_HOST, fresh=True)
-def bind_euclidean_norm(binding: Binding) -> Body:
+def bind_euclidean_norm(binding: Binding) -> KernelBody:
     xp, dtype = binding.xp, binding.output_dtypes[0]
     wide = np.dtype(np.float64) if dtype.is_integer else _wide(dtype)
 
@@ -190,11 +190,11 @@ def bind_euclidean_norm(binding: Binding) -> Body:
 # ── extremes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _extreme(binding: Binding, name: str, of_nothing: float) -> Body:
+def _extreme(binding: Binding, name: str, of_nothing: float) -> KernelBody:
     """Return the body of a maximum or minimum, whose result over no elements is `of_nothing`."""
     xp = binding.xp
     # On the CPU the ufunc's `reduce`, which avoids a Python wrapper; CuPy's ufuncs lack it.
-    reduce: Function = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
+    reduce: ArrayFunction = getattr(xp, name + "imum").reduce if binding.is_host else getattr(xp, name)
 
     def extreme(x: Array, axes: tuple[int, ...], keep: bool) -> Array:
         if x.size:
@@ -207,26 +207,26 @@ def _extreme(binding: Binding, name: str, of_nothing: float) -> Body:
 
 
 @binder("Max", host=_HOST, fresh=True)
-def bind_max(binding: Binding) -> Body:
+def bind_max(binding: Binding) -> KernelBody:
     dtype = binding.output_dtypes[0]
     return _extreme(binding, "max", -math.inf if dtype.is_floating else dtype.min)
 
 
 @binder("Min", host=_HOST, fresh=True)
-def bind_min(binding: Binding) -> Body:
+def bind_min(binding: Binding) -> KernelBody:
     dtype = binding.output_dtypes[0]
     return _extreme(binding, "min", math.inf if dtype.is_floating else dtype.max)
 
 
 @binder("All", host=_HOST, fresh=True)
-def bind_all(binding: Binding) -> Body:
+def bind_all(binding: Binding) -> KernelBody:
     xp = binding.xp
     reduce = xp.logical_and.reduce if binding.is_host else xp.all
     return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
 
 
 @binder("Any", host=_HOST, fresh=True)
-def bind_any(binding: Binding) -> Body:
+def bind_any(binding: Binding) -> KernelBody:
     xp = binding.xp
     reduce = xp.logical_or.reduce if binding.is_host else xp.any
     return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))

@@ -13,7 +13,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.blockwise import BLOCK, claim_array, folded_rows, full, is_large, joined, on_host, taken, written
 from aioflow.kernels.convert import as_int
 from aioflow.kernels.math.large_sorts import is_long, order_of
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType
 
 _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
@@ -98,7 +98,7 @@ def _check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
 @binder("SegmentProd", fresh=True, elastic=True, synchronises=True)
 @binder("SegmentMax", fresh=True, elastic=True, synchronises=True)
 @binder("SegmentMin", fresh=True, elastic=True, synchronises=True)
-def bind_segment(binding: Binding) -> Body:
+def bind_segment(binding: Binding) -> KernelBody:
     kind = binding.op_type.removeprefix("Segment")
     reducer = _Reducer(binding, kind, 1 if kind == "Prod" else 0)
 
@@ -110,7 +110,7 @@ def bind_segment(binding: Binding) -> Body:
 
 
 @binder("SegmentMean", fresh=True, elastic=True, synchronises=True)
-def bind_segment_mean(binding: Binding) -> Body:
+def bind_segment_mean(binding: Binding) -> KernelBody:
     reducer, dtype = _Reducer(binding, "Mean", 0), binding.output_dtypes[0]
     xp = reducer.xp
 
@@ -150,7 +150,7 @@ def _check_unsorted(data: Array, ids: Array, count: int) -> None:
 @binder("UnsortedSegmentProd", host={"num_segments": as_int}, fresh=True, elastic=True, synchronises=True)
 @binder("UnsortedSegmentMax", host={"num_segments": as_int}, fresh=True, elastic=True, synchronises=True)
 @binder("UnsortedSegmentMin", host={"num_segments": as_int}, fresh=True, elastic=True, synchronises=True)
-def bind_unsorted_segment(binding: Binding) -> Body:
+def bind_unsorted_segment(binding: Binding) -> KernelBody:
     kind = binding.op_type.removeprefix("UnsortedSegment")
     dtype = binding.output_dtypes[0]
     reducer = _Reducer(binding, kind, _empty(kind, dtype))

@@ -13,7 +13,7 @@ from aioflow.graph.shapes import check_axis
 from aioflow.kernels.blockwise import BLOCK, claim_array, is_large, on_host
 from aioflow.kernels.convert import as_array, as_int
 from aioflow.kernels.math.large_sorts import is_long, largest, nth, order_of
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 
 # Above this width a partition is faster than a full sort, if few elements are wanted.
@@ -22,7 +22,7 @@ _WIDE: Final = 256
 
 @binder("ArgMax", host={"dimension": as_int}, fresh=True)
 @binder("ArgMin", host={"dimension": as_int}, fresh=True)
-def bind_arg(binding: Binding) -> Body:
+def bind_arg(binding: Binding) -> KernelBody:
     name, output = binding.op_type.lower(), binding.output_dtypes[0].np_dtype
 
     def find(x: Array, axis: int) -> Any:
@@ -49,7 +49,7 @@ def top_k(xp: Namespace, x: Array, *, k: int) -> tuple[Array, Array]:
 
 
 @binder("TopKV2", host={"k": as_int}, fresh=True, synchronises=True)
-def bind_top_k(binding: Binding) -> Body:
+def bind_top_k(binding: Binding) -> KernelBody:
     xp, index = binding.xp, binding.output_dtypes[1].np_dtype
     return lambda x, k: _top(xp, x, k, index)
 
@@ -164,7 +164,7 @@ def _in_top_rows(xp: Namespace, predictions: Array, targets: Array, k: int) -> A
 
 
 @binder("Bincount", host={"size": as_int}, fresh=True, elastic=True, synchronises=True)
-def bind_bincount(binding: Binding) -> Body:
+def bind_bincount(binding: Binding) -> KernelBody:
     xp, own = binding.xp, binding.output_dtypes[0].np_dtype
 
     def count(arr: Array, size: int, weights: Array) -> Array:
@@ -197,7 +197,7 @@ def bind_bincount(binding: Binding) -> Body:
 @binder(
     "HistogramFixedWidth", host={"value_range": as_array, "nbins": as_int}, fresh=True, elastic=True, synchronises=True
 )
-def bind_histogram(binding: Binding) -> Body:
+def bind_histogram(binding: Binding) -> KernelBody:
     xp, output = binding.xp, binding.output_dtypes[0].np_dtype
 
     def histogram(values: Array, value_range: Array, nbins: int) -> Array:

@@ -22,18 +22,18 @@ from aioflow.concurrency.stopping import blocks, checkpoint
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.kernels.registry import HOST, Binding, Body, binder
+from aioflow.kernels.registry import HOST, Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow.release import install_command
 
 _PART: Final = 1 << 14  # elements of a block, at up to microseconds each
 
 
-def in_float64(*ops: str) -> Callable[[Body], Body]:
+def in_float64(*ops: str) -> Callable[[KernelBody], KernelBody]:
     """Register `f(xp, *arrays)` over float64 arrays of rank >= 1."""
 
-    def register(body: Body) -> Body:
-        def bind(binding: Binding) -> Body:
+    def register(body: KernelBody) -> KernelBody:
+        def bind(binding: Binding) -> KernelBody:
             return partial(_widened, body, binding.xp, binding.output_dtypes[0].np_dtype)
 
         for op in ops:
@@ -43,7 +43,7 @@ def in_float64(*ops: str) -> Callable[[Body], Body]:
     return register
 
 
-def by_scipy(op: str, one_shape: bool = False) -> Callable[[Body], Body]:
+def by_scipy(op: str, one_shape: bool = False) -> Callable[[KernelBody], KernelBody]:
     """Register `f(special, *arrays)` over float64 arrays of rank >= 1; `special` is SciPy's module.
 
     Args:
@@ -51,8 +51,8 @@ def by_scipy(op: str, one_shape: bool = False) -> Callable[[Body], Body]:
         one_shape: Whether only scalars are broadcast.
     """
 
-    def register(body: Body) -> Body:
-        def bind(binding: Binding) -> Body:
+    def register(body: KernelBody) -> KernelBody:
+        def bind(binding: Binding) -> KernelBody:
             special, dtype = _scipy_special(), binding.output_dtypes[0].np_dtype
 
             def call(*inputs: Array) -> Array:
@@ -89,7 +89,7 @@ def _scipy_special() -> Namespace:
         ) from error
 
 
-def _widened(body: Body, xp: Namespace, dtype: NpDType, *inputs: Array) -> Array:
+def _widened(body: KernelBody, xp: Namespace, dtype: NpDType, *inputs: Array) -> Array:
     arrays = [xp.asarray(value) for value in inputs]
     if len(arrays) > 1:
         shape = broadcast_shape(*(array.shape for array in arrays))

@@ -13,7 +13,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 
 _HALVES = "float16 bfloat16"
@@ -43,7 +43,7 @@ def _number(binding: Binding, value: float) -> Any:
 
 # x != x is true for NaN alone, which `maximum` returns, too.
 @binder("Relu", fresh=True, takes_out=True, exact_c="({0} != {0} || {0} > 0) ? {0} : (T)0")
-def relu(binding: Binding) -> Body:
+def relu(binding: Binding) -> KernelBody:
     maximum, zero = binding.xp.maximum, _number(binding, 0)
 
     def body(features: Array, out: Array | None = None) -> Array:
@@ -58,7 +58,7 @@ def relu(binding: Binding) -> Body:
     takes_out=True,
     exact_c="{0} != {0} ? {0} : ({0} > 0 ? ({0} < 6 ? {0} : (T)6) : (T)0)",
 )
-def relu6(binding: Binding) -> Body:
+def relu6(binding: Binding) -> KernelBody:
     maximum, minimum = binding.xp.maximum, binding.xp.minimum
     zero, six = _number(binding, 0), _number(binding, 6)
 
@@ -69,7 +69,7 @@ def relu6(binding: Binding) -> Body:
 
 
 @binder("ReluGrad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0)")
-def relu_grad(binding: Binding) -> Body:
+def relu_grad(binding: Binding) -> KernelBody:
     multiply, zero = binding.xp.multiply, _number(binding, 0)
 
     def body(gradients: Array, features: Array, out: Array | None = None) -> Array:
@@ -79,7 +79,7 @@ def relu_grad(binding: Binding) -> Body:
 
 
 @binder("Relu6Grad", fresh=True, takes_out=True, exact_c="{0} * ({1} > 0 && {1} < 6)")
-def relu6_grad(binding: Binding) -> Body:
+def relu6_grad(binding: Binding) -> KernelBody:
     multiply, zero, six = binding.xp.multiply, _number(binding, 0), _number(binding, 6)
 
     def body(gradients: Array, features: Array, out: Array | None = None) -> Array:
@@ -89,7 +89,7 @@ def relu6_grad(binding: Binding) -> Body:
 
 
 @binder("LeakyRelu", fresh=True)
-def leaky_relu(binding: Binding) -> Body:
+def leaky_relu(binding: Binding) -> KernelBody:
     xp, alpha, scale = binding.xp, binding.attrs["alpha"], _number(binding, binding.attrs["alpha"])
     # Then alpha * x <= x exactly where x >= 0, so the maximum chooses.
     if 0 <= alpha <= 1:
@@ -98,7 +98,7 @@ def leaky_relu(binding: Binding) -> Body:
 
 
 @binder("LeakyReluGrad", fresh=True)
-def leaky_relu_grad(binding: Binding) -> Body:
+def leaky_relu_grad(binding: Binding) -> KernelBody:
     xp, scale = binding.xp, _number(binding, binding.attrs["alpha"])
     return lambda gradients, features: xp.where(features > 0, gradients, gradients * scale)
 
@@ -106,7 +106,7 @@ def leaky_relu_grad(binding: Binding) -> Body:
 # -- smooth activations ----------------------------------------------------------------------------
 
 
-def _in_float32(binding: Binding, body: Body) -> Body:
+def _in_float32(binding: Binding, body: KernelBody) -> KernelBody:
     """Return the body, computed in float32 for half-precision nodes."""
     dtype = binding.output_dtypes[0].np_dtype
     if binding.output_dtypes[0].name not in _HALVES:
@@ -122,7 +122,7 @@ def _compute_number(binding: Binding) -> type:
 
 
 @binder("Elu", fresh=True)
-def elu(binding: Binding) -> Body:
+def elu(binding: Binding) -> KernelBody:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
     def body(features: Array) -> Array:
@@ -133,7 +133,7 @@ def elu(binding: Binding) -> Body:
 
 
 @binder("EluGrad", fresh=True, exact_c="{1} < 0 ? ({1} + 1) * {0} : {0}")
-def elu_grad(binding: Binding) -> Body:
+def elu_grad(binding: Binding) -> KernelBody:
     xp, one = binding.xp, _compute_number(binding)(1)
     # For x < 0 the derivative exp(x) is y + 1, from the output y.
     return _in_float32(
@@ -142,7 +142,7 @@ def elu_grad(binding: Binding) -> Body:
 
 
 @binder("Selu", fresh=True)
-def selu(binding: Binding) -> Body:
+def selu(binding: Binding) -> KernelBody:
     xp, number = binding.xp, _compute_number(binding)
     zero, scale, scale_alpha = number(0), number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
 
@@ -153,7 +153,7 @@ def selu(binding: Binding) -> Body:
 
 
 @binder("SeluGrad", fresh=True)
-def selu_grad(binding: Binding) -> Body:
+def selu_grad(binding: Binding) -> KernelBody:
     xp, number = binding.xp, _compute_number(binding)
     scale, scale_alpha = number(_SELU_SCALE), number(_SELU_SCALE_ALPHA)
 
@@ -165,7 +165,7 @@ def selu_grad(binding: Binding) -> Body:
 
 
 @binder("Softplus", fresh=True)
-def softplus(binding: Binding) -> Body:
+def softplus(binding: Binding) -> KernelBody:
     xp, zero = binding.xp, _compute_number(binding)(0)
 
     def body(features: Array) -> Array:
@@ -176,19 +176,19 @@ def softplus(binding: Binding) -> Body:
 
 
 @binder("SoftplusGrad", fresh=True)
-def softplus_grad(binding: Binding) -> Body:
+def softplus_grad(binding: Binding) -> KernelBody:
     xp, one = binding.xp, _compute_number(binding)(1)
     return _in_float32(binding, lambda gradients, features: gradients / (xp.exp(-features) + one))
 
 
 @binder("Softsign", fresh=True, exact_c="{0} / (fabs({0}) + 1)")
-def softsign(binding: Binding) -> Body:
+def softsign(binding: Binding) -> KernelBody:
     one = _compute_number(binding)(1)
     return _in_float32(binding, lambda features: features / (abs(features) + one))
 
 
 @binder("SoftsignGrad", fresh=True)
-def softsign_grad(binding: Binding) -> Body:
+def softsign_grad(binding: Binding) -> KernelBody:
     one = _compute_number(binding)(1)
 
     def body(gradients: Array, features: Array) -> Array:
@@ -204,7 +204,7 @@ def softsign_grad(binding: Binding) -> Body:
 
 @binder("BiasAdd", fresh=True, takes_out=True, exact_c="{0} + {1}")
 @binder("BiasAddV1", fresh=True, takes_out=True)
-def bias_add(binding: Binding) -> Body:
+def bias_add(binding: Binding) -> KernelBody:
     add = binding.xp.add
     first = binding.attrs.get("data_format") == "NCHW"
     value, bias = binding.input_dims

@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import Binding
-from aioflow.ops.nn.geometry import Shape, Window, conv_dims, depthwise_dims, pool_dims, pool_kernel
+from aioflow.memory.values import Shape
+from aioflow.ops.nn.geometry import Window, conv_dims, depthwise_dims, pool_dims, pool_kernel
 
 T = TypeVar("T")
 _REMEMBERED = 16

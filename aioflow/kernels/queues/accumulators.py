@@ -16,7 +16,7 @@ from aioflow.kernels.blockwise import folded_rows
 from aioflow.kernels.convert import as_int, as_ints
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.memory.values import Array, Namespace, Value
-from aioflow.sync.accumulator import AccumulatorCore, Take
+from aioflow.sync.accumulator import AccumulatorCore, SumRequest
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def check_required(count: int) -> None:
         raise InvalidArgumentError("num_required must be positive", expected=">= 1", actual=count)
 
 
-class Accumulator(AccumulatorCore):
+class AccumulatorResource(AccumulatorCore):
     """An accumulator of one dtype and shape.
 
     `kind` is the op that makes the accumulator, `reduction` the op's attribute "reduction_type".
@@ -73,21 +73,24 @@ class Accumulator(AccumulatorCore):
         """
         check_required(required)
         told = partial(tell, step, self.withdraw if gives_back else None)
-        return Waiting(self.submit, self.withdraw, partial(Take, required), self.describe, finish, told=told)
+        return Waiting(self.submit, self.withdraw, partial(SumRequest, required), self.describe, finish, told=told)
 
 
-def _handle(add: Callable[[Namespace, T, T], T], binding: Binding) -> Callable[[], Accumulator]:
+def _handle(add: Callable[[Namespace, T, T], T], binding: Binding) -> Callable[[], AccumulatorResource]:
     attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
     name: str = attrs["shared_name"] or binding.name
     dtype, dims, reduction = attrs["dtype"], attrs["shape"], attrs["reduction_type"]
 
-    def make() -> Accumulator:
-        return Accumulator(kind, name, dtype, dims, reduction, partial(add, binding.xp))
+    def make() -> AccumulatorResource:
+        return AccumulatorResource(kind, name, dtype, dims, reduction, partial(add, binding.xp))
 
-    def handle() -> Accumulator:
+    def handle() -> AccumulatorResource:
         found = resources.get_or_create(attrs["container"], name, make)
         wanted = (kind, dtype, dims, reduction)
-        if not isinstance(found, Accumulator) or (found.kind, found.dtype, found.dims, found.reduction) != wanted:
+        if (
+            not isinstance(found, AccumulatorResource)
+            or (found.kind, found.dtype, found.dims, found.reduction) != wanted
+        ):
             raise InvalidArgumentError(
                 f"resource {name!r} is a different one", expected=f"{kind} of {dtype.name}", actual=repr(found)
             )
@@ -108,14 +111,20 @@ def _add(xp: Namespace, total: Array, gradient: Array) -> Array:
     return total + gradient
 
 
-binder(_DENSE, device="CPU", makes=Accumulator)(partial(_handle, _add))
+binder(_DENSE, device="CPU", makes=AccumulatorResource)(partial(_handle, _add))
 
 
-@binder("ResourceAccumulatorApplyGradient", device="CPU", host={"local_step": as_int}, retains=True, takes=Accumulator)
-def apply_gradient(binding: Binding) -> Callable[[Accumulator, int, Array], None]:
+@binder(
+    "ResourceAccumulatorApplyGradient",
+    device="CPU",
+    host={"local_step": as_int},
+    retains=True,
+    takes=AccumulatorResource,
+)
+def apply_gradient(binding: Binding) -> Callable[[AccumulatorResource, int, Array], None]:
     dtype = binding.input_dtypes[2]
 
-    def apply(found: Accumulator, step: int, gradient: Array) -> None:
+    def apply(found: AccumulatorResource, step: int, gradient: Array) -> None:
         found.check(_DENSE, dtype)
         if not is_compatible(found.dims, gradient.shape):
             raise InvalidArgumentError(
@@ -133,13 +142,13 @@ def apply_gradient(binding: Binding) -> Callable[[Accumulator, int, Array], None
     device="CPU",
     is_async=True,
     host={"num_required": as_int},
-    takes=Accumulator,
+    takes=AccumulatorResource,
     takes_step=True,
 )
 def take_gradient(binding: Binding) -> Callable[..., Waiting]:
     dtype, gives_back = binding.output_dtypes[0], binding.gives_back
 
-    def take(found: Accumulator, required: int, *, step: StepAccount) -> Waiting:
+    def take(found: AccumulatorResource, required: int, *, step: StepAccount) -> Waiting:
         found.check(_DENSE, dtype)
         return found.taking(required, lambda value: found.mean(*value), step, gives_back)
 
@@ -150,7 +159,7 @@ def take_gradient(binding: Binding) -> Callable[..., Waiting]:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class GradientRows:
     """Rows of a gradient, or of a sum of gradients.
 
     Attributes:
@@ -164,7 +173,7 @@ class Rows:
     counts: Array
 
 
-def _rows(xp: Namespace, indices: Array, values: Array) -> Rows:
+def _rows(xp: Namespace, indices: Array, values: Array) -> GradientRows:
     """Return the rows of one gradient in ascending order. Rows with the same index are added up."""
     # A gradient whose rows are in order, without repetitions, needs no sort.
     if (indices[1:] <= indices[:-1]).any():
@@ -172,10 +181,10 @@ def _rows(xp: Namespace, indices: Array, values: Array) -> Rows:
         total = xp.zeros((len(indices), *values.shape[1:]), values.dtype)
         folded_rows(xp.add, total, place, values)
         values = total
-    return Rows(indices, values, xp.ones(len(indices), np.int64))
+    return GradientRows(indices, values, xp.ones(len(indices), np.int64))
 
 
-def _add_rows(xp: Namespace, total: Rows, more: Rows) -> Rows:
+def _add_rows(xp: Namespace, total: GradientRows, more: GradientRows) -> GradientRows:
     if total.values.shape[1:] != more.values.shape[1:]:
         raise InvalidArgumentError(
             "gradients differ in the shape of a row", expected=total.values.shape[1:], actual=more.values.shape[1:]
@@ -189,10 +198,10 @@ def _add_rows(xp: Namespace, total: Rows, more: Rows) -> Rows:
     # The indices of one gradient are distinct, so an addition by index loses none.
     values[second] += more.values
     counts[second] += more.counts
-    return Rows(indices, values, counts)
+    return GradientRows(indices, values, counts)
 
 
-binder(_SPARSE, device="CPU", makes=Accumulator)(partial(_handle, _add_rows))
+binder(_SPARSE, device="CPU", makes=AccumulatorResource)(partial(_handle, _add_rows))
 
 
 @binder(
@@ -200,12 +209,12 @@ binder(_SPARSE, device="CPU", makes=Accumulator)(partial(_handle, _add_rows))
     device="CPU",
     host={"local_step": as_int, "gradient_shape": as_ints},
     retains=True,
-    takes=Accumulator,
+    takes=AccumulatorResource,
 )
-def apply_sparse(binding: Binding) -> Callable[[Accumulator, int, Array, Array, tuple[int, ...]], None]:
+def apply_sparse(binding: Binding) -> Callable[[AccumulatorResource, int, Array, Array, tuple[int, ...]], None]:
     xp, dtype, has_shape = binding.xp, binding.input_dtypes[3], binding.attrs["has_known_shape"]
 
-    def apply(found: Accumulator, step: int, indices: Array, values: Array, shape: tuple[int, ...]) -> None:
+    def apply(found: AccumulatorResource, step: int, indices: Array, values: Array, shape: tuple[int, ...]) -> None:
         found.check(_SPARSE, dtype)
         _check_rows(found, indices, values, shape if has_shape else None)
         wake_all(found.apply(step, _rows(xp, indices, values)))
@@ -213,7 +222,7 @@ def apply_sparse(binding: Binding) -> Callable[[Accumulator, int, Array, Array, 
     return apply
 
 
-def _check_rows(found: Accumulator, indices: Array, values: Array, shape: Dims) -> None:
+def _check_rows(found: AccumulatorResource, indices: Array, values: Array, shape: Dims) -> None:
     if indices.ndim != 1 or values.ndim == 0 or len(indices) != len(values):
         raise InvalidArgumentError(
             "the gradient needs one index per row", expected=f"{values.shape[:1]} indices", actual=indices.shape
@@ -247,16 +256,16 @@ def _check_inside(dims: tuple[int | None, ...], indices: Array, values: Array) -
     device="CPU",
     is_async=True,
     host={"num_required": as_int},
-    takes=Accumulator,
+    takes=AccumulatorResource,
     takes_step=True,
 )
 def take_sparse(binding: Binding) -> Callable[..., Waiting]:
     dtype, gives_back = binding.output_dtypes[1], binding.gives_back
 
-    def take(found: Accumulator, required: int, *, step: StepAccount) -> Waiting:
+    def take(found: AccumulatorResource, required: int, *, step: StepAccount) -> Waiting:
         found.check(_SPARSE, dtype)
 
-        def finish(taken: tuple[Rows, int]) -> tuple[Array, Array, Array]:
+        def finish(taken: tuple[GradientRows, int]) -> tuple[Array, Array, Array]:
             rows = taken[0]
             values = rows.values
             if found.means:
@@ -274,32 +283,32 @@ def take_sparse(binding: Binding) -> Callable[..., Waiting]:
 # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=Accumulator)
-def num_accumulated(handle: Accumulator) -> np.int32:
+@kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=AccumulatorResource)
+def num_accumulated(handle: AccumulatorResource) -> np.int32:
     return np.int32(handle.count)
 
 
-@kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=Accumulator)
-def set_global_step(handle: Accumulator, new_global_step: int) -> None:
+@kernel("ResourceAccumulatorSetGlobalStep", device="CPU", host={"new_global_step": as_int}, takes=AccumulatorResource)
+def set_global_step(handle: AccumulatorResource, new_global_step: int) -> None:
     handle.set_step(new_global_step)
 
 
-@kernel("_ResourceAccumulatorRestart", device="CPU", host={"step": as_int}, takes=Accumulator)
-def restart(handle: Accumulator, step: int) -> None:
+@kernel("_ResourceAccumulatorRestart", device="CPU", host={"step": as_int}, takes=AccumulatorResource)
+def restart(handle: AccumulatorResource, step: int) -> None:
     handle.restart(step)
 
 
-@kernel("_ResourceAccumulatorGoBack", device="CPU", host={"step": as_int}, takes=Accumulator)
-def go_back(handle: Accumulator, step: int) -> None:
+@kernel("_ResourceAccumulatorGoBack", device="CPU", host={"step": as_int}, takes=AccumulatorResource)
+def go_back(handle: AccumulatorResource, step: int) -> None:
     handle.go_back(step)
 
 
-@kernel("_ResourceAccumulatorLimit", device="CPU", host={"num_required": as_int}, takes=Accumulator)
-def limit(handle: Accumulator, num_required: int) -> None:
+@kernel("_ResourceAccumulatorLimit", device="CPU", host={"num_required": as_int}, takes=AccumulatorResource)
+def limit(handle: AccumulatorResource, num_required: int) -> None:
     check_required(num_required)
     wake_all(handle.set_limit(num_required))
 
 
-@kernel("_ResourceAccumulatorClose", device="CPU", takes=Accumulator)
-def close(handle: Accumulator) -> None:
+@kernel("_ResourceAccumulatorClose", device="CPU", takes=AccumulatorResource)
+def close(handle: AccumulatorResource) -> None:
     wake_all(handle.close())

@@ -20,7 +20,7 @@ from aioflow.sync.queue import Dequeue
 from aioflow.sync.waiting import StepAccount, Waiting, tell, wake_all
 
 
-class Barrier(BarrierCore):
+class BarrierResource(BarrierCore):
     """A barrier of arrays; `shapes` is empty if the barrier accepts any shape."""
 
     def __init__(self, name: str, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]) -> None:
@@ -49,16 +49,16 @@ class Barrier(BarrierCore):
             )
 
 
-@binder("Barrier", device="CPU", makes=Barrier)
-def barrier(binding: Binding) -> Callable[[], Barrier]:
+@binder("Barrier", device="CPU", makes=BarrierResource)
+def barrier(binding: Binding) -> Callable[[], BarrierResource]:
     dtypes, shapes = tuple(binding.attrs["component_types"]), tuple(binding.attrs["shapes"])
     if shapes and len(shapes) != len(dtypes):
         raise InvalidArgumentError(
             "the barrier needs one shape per component", expected=len(dtypes), actual=len(shapes)
         )
-    find = resource_finder(Barrier, binding, lambda name: Barrier(name, dtypes, shapes))
+    find = resource_finder(BarrierResource, binding, lambda name: BarrierResource(name, dtypes, shapes))
 
-    def handle() -> Barrier:
+    def handle() -> BarrierResource:
         found = find()
         if (found.dtypes, found.shapes) != (dtypes, shapes):
             raise InvalidArgumentError(
@@ -71,11 +71,11 @@ def barrier(binding: Binding) -> Callable[[], Barrier]:
     return handle
 
 
-@binder("BarrierInsertMany", device="CPU", retains=True, takes=Barrier)
-def insert_many(binding: Binding) -> Callable[[Barrier, Array, Array], None]:
+@binder("BarrierInsertMany", device="CPU", retains=True, takes=BarrierResource)
+def insert_many(binding: Binding) -> Callable[[BarrierResource, Array, Array], None]:
     component, dtype = binding.attrs["component_index"], binding.input_dtypes[2]
 
-    def insert(found: Barrier, keys: Array, values: Array) -> None:
+    def insert(found: BarrierResource, keys: Array, values: Array) -> None:
         if np.ndim(keys) != 1 or np.ndim(values) == 0 or len(keys) != len(values):
             raise InvalidArgumentError(
                 "a barrier takes one value per key",
@@ -97,14 +97,14 @@ def insert_many(binding: Binding) -> Callable[[Barrier, Array, Array], None]:
     is_async=True,
     fresh=True,
     host={"num_elements": as_int},
-    takes=Barrier,
+    takes=BarrierResource,
     takes_step=True,
 )
 def take_many(binding: Binding) -> Callable[..., Waiting]:
     small, dtypes, xp = binding.attrs["allow_small_batch"], tuple(binding.attrs["component_types"]), binding.xp
     gives_back = binding.gives_back
 
-    def take(found: Barrier, count: int, *, step: StepAccount) -> Waiting:
+    def take(found: BarrierResource, count: int, *, step: StepAccount) -> Waiting:
         if dtypes != found.dtypes:
             raise InvalidArgumentError(
                 f"the node cannot take from barrier {found.name!r}",
@@ -121,14 +121,14 @@ def take_many(binding: Binding) -> Callable[..., Waiting]:
     return take
 
 
-def _batch(xp: Namespace, found: Barrier, elements: Sequence[Sequence[Any]]) -> tuple[Array, ...]:
+def _batch(xp: Namespace, found: BarrierResource, elements: Sequence[Sequence[Any]]) -> tuple[Array, ...]:
     """Return the indices, the keys, and each component stacked."""
     indices = np.array([element[0] for element in elements], np.int64)
     keys = np.array([element[1] for element in elements], object)
     return indices, keys, *(_stack(xp, found, i, [e[2 + i] for e in elements]) for i in range(found.width))
 
 
-def _stack(xp: Namespace, found: Barrier, component: int, values: list[Array]) -> Array:
+def _stack(xp: Namespace, found: BarrierResource, component: int, values: list[Array]) -> Array:
     dims = found.shapes[component] if found.shapes else None
     # Without elements, an unknown size counts as 0.
     shape = np.shape(values[0]) if values else tuple(d or 0 for d in dims or ())
@@ -145,17 +145,17 @@ def _stack(xp: Namespace, found: Barrier, component: int, values: list[Array]) -
     return made
 
 
-@binder("BarrierClose", device="CPU", takes=Barrier)
-def close(binding: Binding) -> Callable[[Barrier], None]:
+@binder("BarrierClose", device="CPU", takes=BarrierResource)
+def close(binding: Binding) -> Callable[[BarrierResource], None]:
     cancel = binding.attrs["cancel_pending_enqueues"]
     return lambda found: wake_all(found.close(cancel))
 
 
-@kernel("BarrierReadySize", device="CPU", fresh=True, takes=Barrier)
-def ready_size(handle: Barrier) -> np.int32:
+@kernel("BarrierReadySize", device="CPU", fresh=True, takes=BarrierResource)
+def ready_size(handle: BarrierResource) -> np.int32:
     return np.int32(handle.ready_size)
 
 
-@kernel("BarrierIncompleteSize", device="CPU", fresh=True, takes=Barrier)
-def incomplete_size(handle: Barrier) -> np.int32:
+@kernel("BarrierIncompleteSize", device="CPU", fresh=True, takes=BarrierResource)
+def incomplete_size(handle: BarrierResource) -> np.int32:
     return np.int32(handle.incomplete_size)

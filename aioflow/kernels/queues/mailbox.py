@@ -9,7 +9,7 @@ from aioflow.kernels.convert import as_int
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.resources import resource_finder
 from aioflow.memory.values import Value
-from aioflow.sync.mailbox import MailboxCore, Take
+from aioflow.sync.mailbox import LetterRequest, MailboxCore
 from aioflow.sync.waiting import Waiting, wake_all
 
 
@@ -29,6 +29,6 @@ def take(binding: Binding) -> Callable[[int], Waiting]:
 
     def wait(key: int) -> Waiting:
         mailbox = find()
-        return Waiting(mailbox.submit, mailbox.withdraw, partial(Take, key), mailbox.describe)
+        return Waiting(mailbox.submit, mailbox.withdraw, partial(LetterRequest, key), mailbox.describe)
 
     return wait

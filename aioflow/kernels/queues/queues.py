@@ -12,17 +12,17 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, int64
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.convert import as_int
-from aioflow.kernels.registry import Binding, Body, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType, Value
 from aioflow.sync.queue import (
     Close,
     Dequeue,
+    ElementStore,
     Enqueue,
     FIFOStore,
     PriorityStore,
     QueueCore,
     ShuffleStore,
-    Store,
 )
 from aioflow.sync.waiting import StepAccount, Ticket, Waiting, tell, wake_all
 
@@ -40,7 +40,13 @@ class Queue(QueueCore):
     """
 
     def __init__(
-        self, kind: str, name: str, capacity: int, store: Store, dtypes: tuple[DType, ...], shapes: tuple[Dims, ...]
+        self,
+        kind: str,
+        name: str,
+        capacity: int,
+        store: ElementStore,
+        dtypes: tuple[DType, ...],
+        shapes: tuple[Dims, ...],
     ) -> None:
         super().__init__(name, capacity, store)
         self.kind = kind
@@ -83,11 +89,11 @@ class Queue(QueueCore):
 # ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fifo(binding: Binding) -> Store:
+def _fifo(binding: Binding) -> ElementStore:
     return FIFOStore()
 
 
-def _shuffle(binding: Binding) -> Store:
+def _shuffle(binding: Binding) -> ElementStore:
     attrs = binding.attrs
     least, capacity = attrs["min_after_dequeue"], attrs["capacity"]
     if least < 0 or 0 <= capacity <= least:
@@ -100,14 +106,14 @@ def _shuffle(binding: Binding) -> Store:
     return ShuffleStore(least, lambda count: int(generator.random() * count))
 
 
-def _priority(binding: Binding) -> Store:
+def _priority(binding: Binding) -> ElementStore:
     first = next(iter(binding.attrs["component_types"]), None)
     if first is not int64:
         raise InvalidArgumentError("the first component is the priority", expected=int64, actual=first)
     return PriorityStore(lambda element: as_int(element[0]))
 
 
-def _handle(make_store: Callable[[Binding], Store], binding: Binding) -> Callable[[], Queue]:
+def _handle(make_store: Callable[[Binding], ElementStore], binding: Binding) -> Callable[[], Queue]:
     attrs, resources, kind = binding.attrs, binding.resources, binding.op_type
     name: str = attrs["shared_name"] or binding.name
     dtypes, shapes = tuple(attrs["component_types"]), tuple(attrs["shapes"])
@@ -243,7 +249,7 @@ def _split(component: Array) -> list[Array]:
 
 
 @binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue, takes_step=True)
-def dequeue(binding: Binding) -> Body:
+def dequeue(binding: Binding) -> KernelBody:
     dtypes, gives_back = binding.output_dtypes, binding.gives_back
 
     def take(queue: Queue, *, step: StepAccount) -> Value:
@@ -266,7 +272,7 @@ def _first(elements: list[tuple[Array, ...]]) -> tuple[Array, ...]:
     return elements[0]
 
 
-def _dequeue_many(small: bool, binding: Binding) -> Body:
+def _dequeue_many(small: bool, binding: Binding) -> KernelBody:
     dtypes, xp, gives_back = binding.output_dtypes, binding.xp, binding.gives_back
 
     def take(queue: Queue, n: int, *, step: StepAccount) -> tuple[Array, ...] | Waiting:

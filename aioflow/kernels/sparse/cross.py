@@ -15,7 +15,7 @@ from aioflow.formats.string_hash import sip_hash
 from aioflow.graph import dtypes
 from aioflow.kernels.blockwise import BLOCK, claim_array
 from aioflow.kernels.convert import as_bool, as_bytes, as_int, as_ints
-from aioflow.kernels.registry import Binding, Body, binder
+from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.kernels.sparse.entries import check_entries, int64_array
 from aioflow.kernels.text.strings import as_strings, each
 from aioflow.memory.values import Array
@@ -120,7 +120,7 @@ def _written(values: Array) -> Array:
 
 
 @binder("SparseCrossV2", device="CPU", host={"sep": as_bytes}, fresh=True)
-def sparse_cross_v2(binding: Binding) -> Body:
+def sparse_cross_v2(binding: Binding) -> KernelBody:
     def body(
         indices: Sequence[Array], values: Sequence[Array], shapes: Sequence[Array], dense: Sequence[Array], sep: bytes
     ) -> tuple[Array, Array, Array]:
@@ -173,7 +173,7 @@ def _hashed(values: Array, hash_of: Callable[[bytes], int]) -> Array:
 
 
 @binder("SparseCross", device="CPU", fresh=True)
-def sparse_cross(binding: Binding) -> Body:
+def sparse_cross(binding: Binding) -> KernelBody:
     attrs, text = binding.attrs, binding.output_dtypes[1] is dtypes.string
 
     def body(
@@ -193,7 +193,7 @@ def sparse_cross(binding: Binding) -> Body:
     host={"num_buckets": as_int, "strong_hash": as_bool, "salt": as_ints},
     fresh=True,
 )
-def sparse_cross_hashed(binding: Binding) -> Body:
+def sparse_cross_hashed(binding: Binding) -> KernelBody:
     sparse_numbers = dtypes.int64 in binding.attrs["sparse_types"]
     numbers = sparse_numbers or dtypes.int64 in binding.attrs["dense_types"]
 

@@ -21,7 +21,7 @@ Update: TypeAlias = Callable[[Namespace, Arrays, Arrays, Array, Arrays, Scalars]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class UpdateRule:
     """The update rule of one optimizer.
 
     Attributes:
@@ -323,19 +323,19 @@ def _one(like: Array) -> Array:
     return found
 
 
-RULES: Final[Mapping[str, Rule]] = {
-    "GradientDescent": Rule(_gradient_descent, 1, of_rows=False),
-    "ProximalGradientDescent": Rule(_proximal_gradient_descent, 2, _proximal_scalars),
-    "Momentum": Rule(_momentum, 1),
-    "Adagrad": Rule(_adagrad, 1),
-    "AdagradV2": Rule(_adagrad, 1),
-    "ProximalAdagrad": Rule(_proximal_adagrad, 3, _proximal_adagrad_scalars),
-    "Adadelta": Rule(_adadelta, 2, _rho_scalars),
-    "Adam": Rule(_adam, 2, _adam_scalars, of_rows=False),
-    "AdamWithAmsgrad": Rule(_amsgrad, 1, _adam_scalars, of_rows=False),
-    "AdaMax": Rule(_adamax, 1, _adamax_scalars, of_rows=False),
-    "RMSProp": Rule(_rms_prop, 1, _rho_scalars),
-    "CenteredRMSProp": Rule(_centered_rms_prop, 1, _rho_scalars),
-    "Ftrl": Rule(_ftrl, 3, _ftrl_scalars, looks=True),
-    "FtrlV2": Rule(_ftrl, 3, _ftrl_scalars, looks=True),
+RULES: Final[Mapping[str, UpdateRule]] = {
+    "GradientDescent": UpdateRule(_gradient_descent, 1, of_rows=False),
+    "ProximalGradientDescent": UpdateRule(_proximal_gradient_descent, 2, _proximal_scalars),
+    "Momentum": UpdateRule(_momentum, 1),
+    "Adagrad": UpdateRule(_adagrad, 1),
+    "AdagradV2": UpdateRule(_adagrad, 1),
+    "ProximalAdagrad": UpdateRule(_proximal_adagrad, 3, _proximal_adagrad_scalars),
+    "Adadelta": UpdateRule(_adadelta, 2, _rho_scalars),
+    "Adam": UpdateRule(_adam, 2, _adam_scalars, of_rows=False),
+    "AdamWithAmsgrad": UpdateRule(_amsgrad, 1, _adam_scalars, of_rows=False),
+    "AdaMax": UpdateRule(_adamax, 1, _adamax_scalars, of_rows=False),
+    "RMSProp": UpdateRule(_rms_prop, 1, _rho_scalars),
+    "CenteredRMSProp": UpdateRule(_centered_rms_prop, 1, _rho_scalars),
+    "Ftrl": UpdateRule(_ftrl, 3, _ftrl_scalars, looks=True),
+    "FtrlV2": UpdateRule(_ftrl, 3, _ftrl_scalars, looks=True),
 }

@@ -19,12 +19,12 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import format_dims
 from aioflow.kernels.array.scatter import repeats
 from aioflow.kernels.registry import Binding, binder
-from aioflow.kernels.resources import Reach, VariableResource, update_together
-from aioflow.kernels.variables.optimizer_rules import RULES, Rule, Scalars
+from aioflow.kernels.resources import Overwrites, VariableResource, update_together
+from aioflow.kernels.variables.optimizer_rules import RULES, Scalars, UpdateRule
 from aioflow.memory.values import Array, Namespace, NpDType
 
 # Applies a rule: (namespace, rule, its prepared scalars, gradient, present values, arrays for the new values).
-Passes: TypeAlias = Callable[[Namespace, Rule, Scalars, Array, Sequence[Array], Sequence[Array]], None]
+Passes: TypeAlias = Callable[[Namespace, UpdateRule, Scalars, Array, Sequence[Array], Sequence[Array]], None]
 
 # Measured: while the arrays fit into the last-level cache, one pass after another over whole arrays is as fast as
 # blocks; beyond that, blocks of this size take 30 % less time for Adam.
@@ -53,7 +53,7 @@ _SCRATCH: Final = _Scratch()
 def _dense(
     passes: Passes,
     xp: Namespace,
-    rule: Rule,
+    rule: UpdateRule,
     h: Scalars,
     gradient: Array,
     values: list[Array],
@@ -71,7 +71,7 @@ def _dense(
 
 
 def in_passes(
-    xp: Namespace, rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
+    xp: Namespace, rule: UpdateRule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]
 ) -> None:
     """Apply a rule by calling the namespace's functions one after the other; the default `Passes`."""
     shape, size = gradient.shape, gradient.size
@@ -87,7 +87,7 @@ def in_passes(
         _run_blocks(rule, h, gradient, values, news)
 
 
-def _run_blocks(rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> None:
+def _run_blocks(rule: UpdateRule, h: Scalars, gradient: Array, values: Sequence[Array], news: Sequence[Array]) -> None:
     flat_values = [v.reshape(-1) for v in values]
     flat_news = [n.reshape(-1) for n in news]
     flat_gradient = gradient.reshape(-1)
@@ -107,7 +107,7 @@ def _run_blocks(rule: Rule, h: Scalars, gradient: Array, values: Sequence[Array]
 def _rows(
     passes: Passes,
     xp: Namespace,
-    rule: Rule,
+    rule: UpdateRule,
     h: Scalars,
     gradient: Array,
     indices: Array,
@@ -175,7 +175,7 @@ def _check_range(xp: Namespace, indices: Array, size: int) -> None:
         )
 
 
-def _bind(rule: Rule, made: Callable[[Binding], Passes], binding: Binding) -> Callable[..., None]:
+def _bind(rule: UpdateRule, made: Callable[[Binding], Passes], binding: Binding) -> Callable[..., None]:
     """Return the body for one node. The op's signature tells variables, gradient, indices and scalars apart."""
     xp, on_host, passes = binding.xp, binding.is_host, made(binding)
     inputs = OPS.get(binding.op_type).inputs
@@ -197,17 +197,17 @@ def _bind(rule: Rule, made: Callable[[Binding], Passes], binding: Binding) -> Ca
             h = rule.prepare(xp, h)
         gradient = args[gradient_at]
         if indices_at is None:
-            update_together(args[:handles], partial(_dense, passes, xp, rule, h, gradient), Reach.WHOLE)
+            update_together(args[:handles], partial(_dense, passes, xp, rule, h, gradient), Overwrites.WHOLE)
         else:
             variables = args[:handles]
             update_together(
-                variables, partial(_rows, passes, xp, rule, h, gradient, args[indices_at], variables), Reach.ROWS
+                variables, partial(_rows, passes, xp, rule, h, gradient, args[indices_at], variables), Overwrites.ROWS
             )
 
     return body
 
 
-def register_updates(made: Callable[[Binding], Passes], rules: Mapping[str, Rule], **where: Any) -> None:
+def register_updates(made: Callable[[Binding], Passes], rules: Mapping[str, UpdateRule], **where: Any) -> None:
     """Register the kernels of these rules.
 
     Args:

@@ -14,7 +14,7 @@ from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
 from aioflow.kernels.convert import check_shape
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.kernels.resources import Reach, VariableResource
+from aioflow.kernels.resources import Overwrites, VariableResource
 from aioflow.memory.frozen import is_frozen
 from aioflow.memory.values import Array, Namespace, Value
 
@@ -127,7 +127,7 @@ def _step(function: str, binding: Binding) -> Callable[[VariableResource, Array]
             found: Array = ufunc(present, value) if out is None else ufunc(present, value, out)
             return found
 
-        resource.update(change, Reach.WHOLE)
+        resource.update(change, Overwrites.WHOLE)
 
     return apply
 
@@ -269,7 +269,7 @@ def _scatter(mode: str, binding: Binding) -> Callable[[VariableResource, Array, 
             scatter_rows(xp, mode, target, rows, fitted)
             return target
 
-        resource.update(change, Reach.ROWS)
+        resource.update(change, Overwrites.ROWS)
 
     return scatter
 

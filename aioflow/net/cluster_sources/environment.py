@@ -9,7 +9,7 @@ from typing import Final
 
 from aioflow.arguments import brief
 from aioflow.errors import InvalidArgumentError
-from aioflow.net.cluster_sources.sources import Source
+from aioflow.net.cluster_sources.sources import SettingsSource
 
 TF_CONFIG: Final = "TF_CONFIG"
 _MOST_TEXT: Final = 4 << 20  # characters
@@ -22,7 +22,7 @@ _NUMBERED_BY: Final[Mapping[str, str]] = {
 }
 
 
-def tf_config(environment: Mapping[str, str]) -> Source | None:
+def tf_config(environment: Mapping[str, str]) -> SettingsSource | None:
     """Parse `TF_CONFIG`, TensorFlow's JSON; return None if it is not set.
 
     Reads `cluster` (addresses by job, as a list or by index), and `task` with its `type` and `index`. Other keys, such
@@ -43,7 +43,7 @@ def tf_config(environment: Mapping[str, str]) -> Source | None:
     if not isinstance(document, dict):
         raise InvalidArgumentError(f"{TF_CONFIG} is not an object", expected='{"cluster": …}', actual=brief(document))
     job, task = _job_and_task(document.get("task") or {})
-    return Source(lambda _: TF_CONFIG, document.get("cluster") or None, job, task)
+    return SettingsSource(lambda _: TF_CONFIG, document.get("cluster") or None, job, task)
 
 
 def _job_and_task(task: object) -> tuple[str | None, int | None]:

@@ -14,7 +14,7 @@ from aioflow.arguments import brief, check_whole
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.cluster_sources.environment import environment_number
 from aioflow.net.cluster_sources.host_ranges import expand_hostlist
-from aioflow.net.cluster_sources.sources import Source
+from aioflow.net.cluster_sources.sources import SettingsSource
 
 FIRST_PORT: Final = 8888
 _RANK: Final = "SLURM_PROCID"
@@ -41,7 +41,7 @@ def parse_jobs(text: str) -> dict[str, int]:
     return jobs
 
 
-def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = FIRST_PORT) -> Source:
+def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = FIRST_PORT) -> SettingsSource:
     """Return the cluster, and this process's job and task in it.
 
     Args:
@@ -77,7 +77,7 @@ def slurm(jobs: Mapping[str, int], environment: Mapping[str, str], port: int = F
     cluster = {job: [next(addresses) for _ in range(count)] for job, count in jobs.items()}
     for job, count in jobs.items():
         if rank < count:
-            return Source(lambda _: "Slurm", cluster, job, rank)
+            return SettingsSource(lambda _: "Slurm", cluster, job, rank)
         rank -= count
     raise InvalidArgumentError("there are no jobs", expected="JOB=COUNT[,…]", actual=dict(jobs))
 

@@ -18,7 +18,7 @@ _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SettingsSource:
     """The settings from one place. A setting that the place lacks is None.
 
     Attributes:
@@ -35,13 +35,13 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenSettings:
     """The settings from a caller or a file. A setting that is not given is None.
 
     Attributes:
-        said: As for `Source`.
-        cluster: As for `Source`.
-        job: As for `Source`.
+        said: As for `SettingsSource`.
+        cluster: As for `SettingsSource`.
+        job: As for `SettingsSource`.
         task: A number, or "auto" to read it from the environment.
         slurm_jobs: Number of tasks of each job, if the cluster is the current Slurm job.
         slurm_port: Port of the first task of each host under Slurm; never None.
@@ -79,7 +79,7 @@ class ClusterTask(NamedTuple):
         return f"job {self.job_name}, task {self.task_index} ({said})"
 
 
-def believed(sources: Sequence[Source]) -> ClusterTask:
+def believed(sources: Sequence[SettingsSource]) -> ClusterTask:
     """Combine the sources into one task. The first source that defines a setting takes precedence.
 
     If a source names a job, its task index counts only for that job.
@@ -115,7 +115,7 @@ def believed(sources: Sequence[Source]) -> ClusterTask:
     return ClusterTask(spec, found[0].job, found[0].number, came_from)
 
 
-def _spec(source: Source) -> ClusterSpec:
+def _spec(source: SettingsSource) -> ClusterSpec:
     try:
         cluster = source.cluster
         if isinstance(cluster, Mapping):

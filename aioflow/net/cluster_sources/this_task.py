@@ -11,7 +11,16 @@ from aioflow.arguments import check_whole
 from aioflow.errors import InvalidArgumentError
 from aioflow.net.cluster_sources.environment import numbered_task, tf_config
 from aioflow.net.cluster_sources.slurm import FIRST_PORT, slurm
-from aioflow.net.cluster_sources.sources import AUTO, CLUSTER, JOB, TASK, ClusterTask, Given, Source, believed
+from aioflow.net.cluster_sources.sources import (
+    AUTO,
+    CLUSTER,
+    JOB,
+    TASK,
+    ClusterTask,
+    GivenSettings,
+    SettingsSource,
+    believed,
+)
 from aioflow.net.cluster_sources.toml_file import read_toml
 from aioflow.net.cluster_spec import ClusterSpec
 
@@ -52,18 +61,18 @@ def cluster_task(
     """
     if task_index is not None and task_index != AUTO:
         check_whole(task_index, "task_index", 0)
-    given = [Given(_ARGUMENTS.__getitem__, cluster, job_name, task_index, slurm_jobs, slurm_port)]
+    given = [GivenSettings(_ARGUMENTS.__getitem__, cluster, job_name, task_index, slurm_jobs, slurm_port)]
     if config is not None:
         given.append(read_toml(Path(config)).given)
     return find_task(given, os.environ if environment is None else environment)
 
 
-def find_task(given: Sequence[Given], environment: Mapping[str, str]) -> ClusterTask:
+def find_task(given: Sequence[GivenSettings], environment: Mapping[str, str]) -> ClusterTask:
     """Return the task that these settings define; earlier ones take precedence, the environment is last.
 
     Raises as `cluster_task`.
     """
-    sources: list[Source] = []
+    sources: list[SettingsSource] = []
     for one in given:
         if one.cluster is not None and one.slurm_jobs is not None:
             raise InvalidArgumentError(
@@ -81,16 +90,18 @@ def find_task(given: Sequence[Given], environment: Mapping[str, str]) -> Cluster
     return believed(sources)
 
 
-def _source(given: Given, before: Sequence[Source], environment: Mapping[str, str]) -> Source:
+def _source(given: GivenSettings, before: Sequence[SettingsSource], environment: Mapping[str, str]) -> SettingsSource:
     task, said = given.task, given.said
     if task == AUTO:
         if given.slurm_jobs is not None or not _lacks(before, TASK):
             task = None  # Slurm or an earlier source defines it
         else:
             task, name = numbered_task(environment)
-            return Source(lambda setting: name if setting == TASK else said(setting), given.cluster, given.job, task)
-    return Source(said, given.cluster, given.job, task if isinstance(task, int) else None)
+            return SettingsSource(
+                lambda setting: name if setting == TASK else said(setting), given.cluster, given.job, task
+            )
+    return SettingsSource(said, given.cluster, given.job, task if isinstance(task, int) else None)
 
 
-def _lacks(sources: Sequence[Source], setting: str) -> bool:
+def _lacks(sources: Sequence[SettingsSource], setting: str) -> bool:
     return all(getattr(source, setting) is None for source in sources)

@@ -22,14 +22,14 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from aioflow.arguments import brief, check_whole
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.net.cluster_sources.slurm import FIRST_PORT
-from aioflow.net.cluster_sources.sources import AUTO, Given
+from aioflow.net.cluster_sources.sources import AUTO, GivenSettings
 
 _KEYS: Final = ("cluster", "job", "task", "slurm", "worker", "limits")
 _SLURM: Final = ("jobs", "port")
 _MOST_BYTES: Final = 4 << 20
 
 
-Document: TypeAlias = Mapping[str, Any]  # a table of TOML
+TomlTable: TypeAlias = Mapping[str, Any]  # a table of TOML
 
 
 class ClusterFile(NamedTuple):
@@ -41,9 +41,9 @@ class ClusterFile(NamedTuple):
         limits: Limits by name.
     """
 
-    given: Given
-    worker: Document
-    limits: Document
+    given: GivenSettings
+    worker: TomlTable
+    limits: TomlTable
 
 
 def read_toml(path: Path) -> ClusterFile:
@@ -81,17 +81,17 @@ def parse_toml(name: str, data: bytes) -> ClusterFile:
         raise InvalidArgumentError(f"{name}: job", expected="the name of a job", actual=brief(job))
     if task not in (None, AUTO):
         check_whole(task, f"{name}: task", 0)
-    return ClusterFile(Given(lambda _: name, cluster, job, task, jobs, port), worker or {}, limits or {})
+    return ClusterFile(GivenSettings(lambda _: name, cluster, job, task, jobs, port), worker or {}, limits or {})
 
 
-def _table(name: str, document: Document, key: str) -> Document | None:
+def _table(name: str, document: TomlTable, key: str) -> TomlTable | None:
     found = document.get(key)
     if found is not None and not isinstance(found, dict):
         raise InvalidArgumentError(f"{name}: {key}", expected="a table", actual=brief(found))
     return found
 
 
-def _require_known(name: str, document: Document, keys: tuple[str, ...]) -> None:
+def _require_known(name: str, document: TomlTable, keys: tuple[str, ...]) -> None:
     for key in document:
         if key not in keys:
             raise InvalidArgumentError(f"{name} has an unknown key", expected=" or ".join(keys), actual=brief(key))

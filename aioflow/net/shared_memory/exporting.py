@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, Loan, loan_of
 from aioflow.memory.values import Array
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.ring import SLOTS, SPOILED, TURNS, PeerRing
 from aioflow.net.tensor_format import dtype_of
@@ -37,7 +37,7 @@ class _Place(NamedTuple):
     turn: int
 
 
-def large(message: Message) -> bool:
+def large(message: WireMessage) -> bool:
     """Return True if a message has a tensor that may be worth exporting."""
     return any(getattr(tensor, "nbytes", 0) >= SHARED.smallest for tensor in message.tensors)
 
@@ -76,14 +76,14 @@ class Exporter:
                     _spoil(exported)
                 del self._exported[slot]
 
-    def picked(self, message: Message) -> dict[int, tuple[DType, Array]]:
+    def picked(self, message: WireMessage) -> dict[int, tuple[DType, Array]]:
         """Return the tensors of a message that may be exported, by index.
 
         Until the other end is ready, or if the message exceeds a limit, the result is empty.
         """
         self._ready = self._ready or self._ring.ready
         tensors, limits = message.tensors, self._limits
-        if not self._ready or message.kind < Kind.REQUEST or not isinstance(message.header, Mapping):
+        if not self._ready or message.kind < FrameKind.REQUEST or not isinstance(message.header, Mapping):
             return {}
         if len(tensors) > limits.tensors or sum(getattr(t, "nbytes", 0) for t in tensors) > limits.tensor_bytes:
             return {}

@@ -20,7 +20,7 @@ from aioflow.memory.values import Array
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.opening import Opened, Process
 from aioflow.net.shared_memory.ring import SLOTS, SPOILED, TURNS, Ring
-from aioflow.net.tensor_format import TensorSpec, parse_spec
+from aioflow.net.tensor_format import TensorHeader, parse_spec
 
 _PLACE: Final = 6  # numbers
 
@@ -163,7 +163,7 @@ class Importer:
         self._process.close()
 
 
-def _parsed(description: object, limits: Limits) -> tuple[int, TensorSpec, list[int]]:
+def _parsed(description: object, limits: Limits) -> tuple[int, TensorHeader, list[int]]:
     if not (isinstance(description, list) and len(description) == 5):
         raise DataLossError("a malformed description of a shared tensor", actual=brief(description))
     index, *spec, place = description

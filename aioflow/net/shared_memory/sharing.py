@@ -22,7 +22,7 @@ from aioflow.memory.segments import SHARED, has_segments, loan_of
 from aioflow.memory.values import Array
 from aioflow.net.chance import fresh_number
 from aioflow.net.frame_header import Document
-from aioflow.net.framing import CHUNK_BYTES, Encoded, Kind, Message, encode
+from aioflow.net.framing import CHUNK_BYTES, EncodedMessage, FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory.exporting import Exporter, large
 from aioflow.net.shared_memory.importing import Importer
@@ -33,7 +33,7 @@ _PIECE: Final = 1 << 20  # bytes copied at a time
 _TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop
 _IDLE_SECONDS: Final = 30.0  # for which memory is kept for reuse
 _LENT: Final = frozenset({"kind", "header", "lent"})
-_INNER: Final = {kind.value: kind for kind in (Kind.REQUEST, Kind.REPLY, Kind.PUSH)}
+_INNER: Final = {kind.value: kind for kind in (FrameKind.REQUEST, FrameKind.REPLY, FrameKind.PUSH)}
 
 
 class _Offer(NamedTuple):
@@ -66,7 +66,7 @@ class Sharing:
         self._wanted = self._wanted and socket.fileno() >= 0 and has_segments()  # simulated sockets have no file
         return self._wanted
 
-    def begin(self) -> Message | None:
+    def begin(self) -> WireMessage | None:
         """Create this end's ring and return the first message to send, if any. Call once both ends can share."""
         nonce = fresh_number(8 * NONCE_BYTES).to_bytes(NONCE_BYTES, "little")
         try:
@@ -75,11 +75,11 @@ class Sharing:
             return None
         limits = self._limits
         offer = _Offer(os.getpid(), self._ring.fd, nonce.hex(), limits.shared_bytes, limits.unread_bytes)
-        return Message(Kind.MEMORY, 0, offer._asdict())
+        return WireMessage(FrameKind.MEMORY, 0, offer._asdict())
 
     # ── in ──
 
-    def within(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def within(self, messages: Iterable[WireMessage]) -> Iterator[WireMessage]:
         """Yield received messages: those enclosed in a LENT are extracted; a MEMORY is consumed.
 
         Args:
@@ -91,14 +91,14 @@ class Sharing:
             UnavailableError: the memory no longer exists.
         """
         for message in messages:
-            if message.kind < Kind.MEMORY:
+            if message.kind < FrameKind.MEMORY:
                 yield message
-            elif message.kind is Kind.MEMORY:
+            elif message.kind is FrameKind.MEMORY:
                 self._met(message)
             else:
                 yield self._opened(message)
 
-    def _met(self, message: Message) -> None:
+    def _met(self, message: WireMessage) -> None:
         offer = _offer(message)
         if self._ring is None or self._importer is not None:
             raise DataLossError("an unexpected offer of shared memory", actual=brief(dict(message.header)))
@@ -113,7 +113,7 @@ class Sharing:
         self._exporter = Exporter(ring, min(offer.bytes, self._limits.shared_bytes), offer.unread, self._limits)
         self._ring.ready()
 
-    def _opened(self, message: Message) -> Message:
+    def _opened(self, message: WireMessage) -> WireMessage:
         if self._importer is None:
             raise DataLossError("the peer sent a shared tensor without offering shared memory")
         (kind, header, exported), limits = _loan(message), self._limits
@@ -121,7 +121,7 @@ class Sharing:
         if total > limits.tensors:
             raise ResourceExhaustedError("tensors of one message", expected=limits.tensors, actual=total)
         arrays: dict[int, Array] = {}
-        for index, array in (self._importer.import_array(each, own=kind is Kind.REPLY) for each in exported):
+        for index, array in (self._importer.import_array(each, own=kind is FrameKind.REPLY) for each in exported):
             if index >= total or index in arrays:
                 raise DataLossError(
                     "a shared tensor has an invalid index in its message", expected=f"below {total}", actual=index
@@ -132,15 +132,15 @@ class Sharing:
             raise ResourceExhaustedError("tensor bytes of one message", expected=limits.tensor_bytes, actual=size)
         rest = iter(message.tensors)
         tensors = tuple(arrays[index] if index in arrays else next(rest) for index in range(total))
-        return Message(kind, message.request, header, tensors)
+        return WireMessage(kind, message.request, header, tensors)
 
     # ── out ──
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: WireMessage) -> bool:
         """Return True if tensors of a message may be exported."""
         return self._exporter is not None and large(message)
 
-    async def encode(self, message: Message) -> Encoded:
+    async def encode(self, message: WireMessage) -> EncodedMessage:
         """Encode a message, with tensors exported where possible. Raises as `framing.encode`."""
         if self._exporter is None:
             return encode(message, self._limits)
@@ -151,7 +151,7 @@ class Sharing:
                 arrays[index] = dtype, lying
         return self._encoded(message, arrays) or encode(message, self._limits)
 
-    def encode_now(self, message: Message, most: int) -> Encoded | None:
+    def encode_now(self, message: WireMessage, most: int) -> EncodedMessage | None:
         """Encode a message without waiting. Return None if that takes long, or the payload exceeds `most` bytes."""
         encoded = None
         if self._exporter is not None and large(message):
@@ -165,15 +165,15 @@ class Sharing:
         return encoded if encoded.payload_bytes <= most else None
 
     def _encoded(
-        self, message: Message, arrays: Mapping[int, tuple[DType, Array]], most: int | None = None
-    ) -> Encoded | None:
+        self, message: WireMessage, arrays: Mapping[int, tuple[DType, Array]], most: int | None = None
+    ) -> EncodedMessage | None:
         if self._exporter is None or not arrays:
             return None
         exported = dict(self._exporter.export(arrays))
         header = {"kind": int(message.kind), "header": message.header, "lent": list(exported.values())}
         rest = tuple(tensor for index, tensor in enumerate(message.tensors) if index not in arrays)
         with suppress(OpError):  # then the plain message is encoded, which raises the message's own errors
-            encoded = encode(Message(Kind.LENT, message.request, header, rest), self._limits)
+            encoded = encode(WireMessage(FrameKind.LENT, message.request, header, rest), self._limits)
             if most is None or encoded.payload_bytes <= most:
                 return encoded
         self._exporter.revoke(exported)
@@ -196,7 +196,7 @@ class Sharing:
         self._exporter = self._importer = self._ring = None
 
 
-def _loan(message: Message) -> tuple[Kind, Document, list[object]]:
+def _loan(message: WireMessage) -> tuple[FrameKind, Document, list[object]]:
     """Return the kind and header of the message in a LENT, and the entries of its tensors. Raises DataLossError."""
     said = message.header
     kind, header, exported = said.get("kind"), said.get("header"), said.get("lent")
@@ -207,7 +207,7 @@ def _loan(message: Message) -> tuple[Kind, Document, list[object]]:
     raise DataLossError("a malformed message with shared tensors", expected=sorted(_LENT), actual=brief(dict(said)))
 
 
-def _offer(message: Message) -> _Offer:
+def _offer(message: WireMessage) -> _Offer:
     """Return the contents of a MEMORY. Raises DataLossError."""
     said = message.header
     if said.keys() == set(_Offer._fields) and not message.tensors:

@@ -27,7 +27,7 @@ _Node: TypeAlias = str | tuple[str, str, int]
 _Layers: TypeAlias = list[list[_Node]]
 
 
-class Place(NamedTuple):
+class BoxPosition(NamedTuple):
     """The center of a box, and its layer."""
 
     x: float
@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PictureLayout:
     """The positions of boxes and edges.
 
     Attributes:
@@ -44,12 +44,12 @@ class Layout:
         turned: Edges that point upwards.
     """
 
-    places: Mapping[str, Place]
-    paths: Mapping[tuple[str, str], Sequence[Place]]
+    places: Mapping[str, BoxPosition]
+    paths: Mapping[tuple[str, str], Sequence[BoxPosition]]
     turned: Collection[tuple[str, str]]
 
 
-def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], gap: float) -> Layout:
+def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], gap: float) -> PictureLayout:
     """Return the positions of boxes of these widths.
 
     Args:
@@ -67,14 +67,14 @@ def laid_out(widths: Mapping[str, float], edges: Collection[tuple[str, str]], ga
     sizes: dict[_Node, float] = {}
     sizes.update(widths)
     x = _moved(layers, above, below, sizes, gap)
-    places = {name: Place(x[name], layer_of[name]) for name in widths}
+    places = {name: BoxPosition(x[name], layer_of[name]) for name in widths}
     paths = {}
     for source, target in edges:
         pair = (target, source) if (source, target) in turned else (source, target)
         steps = range(layer_of[pair[0]] + 1, layer_of[pair[1]])
-        points = [Place(x[(*pair, step)], step) for step in steps]
+        points = [BoxPosition(x[(*pair, step)], step) for step in steps]
         paths[source, target] = points[::-1] if (source, target) in turned else points
-    return Layout(places, paths, turned)
+    return PictureLayout(places, paths, turned)
 
 
 def _closing(boxes: Collection[str], edges: Collection[tuple[str, str]]) -> set[tuple[str, str]]:

@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-from aioflow.observe.picture.layers import Layout, Place, laid_out
+from aioflow.observe.picture.layers import BoxPosition, PictureLayout, laid_out
 from aioflow.observe.picture.outline import Box, Outline
 
 _MARGIN: Final = 24.0
@@ -93,7 +93,7 @@ def _short(text: str) -> str:
 
 
 def _rows(
-    drawn: Mapping[str, _Drawn], layout: Layout, edges: Sequence[tuple[str, str]]
+    drawn: Mapping[str, _Drawn], layout: PictureLayout, edges: Sequence[tuple[str, str]]
 ) -> tuple[list[float], list[float]]:
     """Return the top and the height of each layer.
 
@@ -134,7 +134,7 @@ def _head(width: float, height: float, title: str) -> Iterator[str]:
 
 
 def _box(
-    drawn: _Drawn, place: Place, tops: Sequence[float], heights: Sequence[float], fills: Mapping[str, str]
+    drawn: _Drawn, place: BoxPosition, tops: Sequence[float], heights: Sequence[float], fills: Mapping[str, str]
 ) -> Iterator[str]:
     box = drawn.box
     left = place.x - drawn.width / 2 + _MARGIN
@@ -173,7 +173,11 @@ def _tooltip(box: Box) -> str:
 
 
 def _edges(
-    outline: Outline, layout: Layout, drawn: Mapping[str, _Drawn], tops: Sequence[float], heights: Sequence[float]
+    outline: Outline,
+    layout: PictureLayout,
+    drawn: Mapping[str, _Drawn],
+    tops: Sequence[float],
+    heights: Sequence[float],
 ) -> Iterator[str]:
     for (source, target), tensors in outline.edges.items():
         begin, end = layout.places[source], layout.places[target]
@@ -193,7 +197,7 @@ def _edges(
         )
 
 
-def _side(place: Place, drawn: _Drawn, tops: Sequence[float], heights: Sequence[float], bottom: bool) -> float:
+def _side(place: BoxPosition, drawn: _Drawn, tops: Sequence[float], heights: Sequence[float], bottom: bool) -> float:
     middle = tops[place.layer] + heights[place.layer] / 2
     return middle + drawn.height / 2 if bottom else middle - drawn.height / 2
 

@@ -51,7 +51,7 @@ def tracing(name: str, key: object = None) -> Iterator[None]:
         yield
 
 
-class BodyContext(ControlFlowContext, scopes.Body[Operation]):
+class BodyContext(ControlFlowContext, scopes.NamedNodes[Operation]):
     """The body of one function.
 
     Attributes:
@@ -62,7 +62,7 @@ class BodyContext(ControlFlowContext, scopes.Body[Operation]):
 
     def __init__(self, graph: Graph, name: str) -> None:
         ControlFlowContext.__init__(self, graph)
-        scopes.Body.__init__(self)
+        scopes.NamedNodes.__init__(self)
         self.name = name
         # A call may be in any context, and brings the captured tensors there itself.
         self.outer = None

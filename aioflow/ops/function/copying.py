@@ -17,7 +17,7 @@ from aioflow.graph import scopes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
-from aioflow.graph.scopes import Body
+from aioflow.graph.scopes import NamedNodes
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import make, output_specs
@@ -188,7 +188,7 @@ class _Copy:
         """Return the scope to make the copy in. An Enter or Switch is made outside of the context that it enters."""
         call = self._scope.call if op.call is None else self._operations[op.call]
         where = made_in(op)
-        if isinstance(where, Body):
+        if isinstance(where, NamedNodes):
             # No edge may lead into a frame except through an Enter, and the Enters wait already.
             leaves = op.type == "Exit"
             return self._scope._replace(call=call, controllers=() if leaves else self._scope.controllers)
@@ -242,7 +242,7 @@ class _Copy:
                 made.gradient_function = _GradientOfCopy(op.gradient_function, self)
         self._made, self._later = [], []
         for context, made_context in self._contexts.items():
-            if not isinstance(context, Body):
+            if not isinstance(context, NamedNodes):
                 context.end_copy(made_context, self)
 
 

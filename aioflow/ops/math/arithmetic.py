@@ -20,7 +20,7 @@ from aioflow.graph.static_value import StaticValue, constant_value, integers_onl
 from aioflow.graph.traits import FLOATS, NUMBERS, Half, Laws, Neutral, Traits, elementwise, transcendental
 from aioflow.memory.values import Array
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.math.broadcasting import GradientPair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.scoping import name_scope
 from aioflow.ops.sparse.indexed_slices import Gradient
 
@@ -119,33 +119,33 @@ def _neg(x: Tensor) -> Tensor:
 
 
 @gradient("Add", "AddV2", takes_slices=True)
-def _add_grad(op: Operation, grad: Gradient) -> Pair:
+def _add_grad(op: Operation, grad: Gradient) -> GradientPair:
     return unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
 
 
 @gradient("Sub", takes_slices=True)
-def _sub_grad(op: Operation, grad: Gradient) -> Pair:
+def _sub_grad(op: Operation, grad: Gradient) -> GradientPair:
     grad_x, grad_y = unbroadcast(op.inputs[0], op.inputs[1], grad, grad)
     # Negated after the sum, when there are fewer elements.
     return grad_x, None if grad_y is None else negated(grad_y)
 
 
 @gradient("Mul")
-def _mul_grad(op: Operation, grad: Tensor) -> Pair:
+def _mul_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # z = x y: ∂z/∂x = y, ∂z/∂y = x; complex factors are conjugated.
     return unbroadcast(x, y, _mul(grad, conjugate(y)), _mul(grad, conjugate(x)))
 
 
 @gradient("MulNoNan")
-def _mul_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
+def _mul_no_nan_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # The factor that may be zero is the second operand of MulNoNan, so 0 · inf stays 0 in the gradient, too.
     return unbroadcast(x, y, make("MulNoNan", grad, conjugate(y)), make("MulNoNan", conjugate(x), grad))
 
 
 @gradient("Pow")
-def _pow_grad(op: Operation, grad: Tensor) -> Pair:
+def _pow_grad(op: Operation, grad: Tensor) -> GradientPair:
     """Return y x^(y-1) and z log x, times the gradient."""
     x, y, z = *op.inputs, op.outputs[0]
     # The gradient is the first factor: the product of the other two may overflow where the gradient is 0.
@@ -179,16 +179,16 @@ def _safe_log(x: Tensor) -> Tensor:
 
 
 @gradient("Maximum")
-def _maximum_grad(op: Operation, grad: Tensor) -> Pair:
+def _maximum_grad(op: Operation, grad: Tensor) -> GradientPair:
     return _selected(op, grad, "GreaterEqual")
 
 
 @gradient("Minimum")
-def _minimum_grad(op: Operation, grad: Tensor) -> Pair:
+def _minimum_grad(op: Operation, grad: Tensor) -> GradientPair:
     return _selected(op, grad, "LessEqual")
 
 
-def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
+def _selected(op: Operation, grad: Tensor, takes_x: str) -> GradientPair:
     """Route the gradient to the operand that the op selected; to x where both are equal."""
     x, y = op.inputs
     mask, zero = make(takes_x, x, y), convert_to_tensor(0, grad.dtype)
@@ -196,7 +196,7 @@ def _selected(op: Operation, grad: Tensor, takes_x: str) -> Pair:
 
 
 @gradient("SquaredDifference")
-def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
+def _squared_difference_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # z = (x - y)²: ∂z/∂x = 2 (x - y) = -∂z/∂y.
     slope = _mul(_mul(grad, 2), make("Sub", x, y))
@@ -205,7 +205,7 @@ def _squared_difference_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Atan2")
-def _atan2_grad(op: Operation, grad: Tensor) -> Pair:
+def _atan2_grad(op: Operation, grad: Tensor) -> GradientPair:
     y, x = op.inputs
     # z = atan2(y, x): ∂z/∂y = x / (x² + y²), ∂z/∂x = -y / (x² + y²).
     slope = make("RealDiv", grad, make("AddV2", make("Square", x), make("Square", y)))
@@ -218,7 +218,7 @@ def _nonzero(x: Tensor) -> Tensor:
 
 
 @gradient("Xdivy")
-def _xdivy_grad(op: Operation, grad: Tensor) -> Pair:
+def _xdivy_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # z = x / y, and 0 at x = 0: ∂z/∂x = 1 / y, ∂z/∂y = -x / y². Both are 0 where x is 0.
     by_x = make("Xdivy", _nonzero(x), y)
@@ -227,7 +227,7 @@ def _xdivy_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Xlogy")
-def _xlogy_grad(op: Operation, grad: Tensor) -> Pair:
+def _xlogy_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # z = x log y: ∂z/∂x = log y and ∂z/∂y = x / y. Both are 0 where x is 0.
     by_x, by_y = make("Xlogy", _nonzero(x), y), make("Xdivy", x, y)
@@ -235,7 +235,7 @@ def _xlogy_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Xlog1py")
-def _xlog1py_grad(op: Operation, grad: Tensor) -> Pair:
+def _xlog1py_grad(op: Operation, grad: Tensor) -> GradientPair:
     x, y = op.inputs
     # z = x log(1 + y): ∂z/∂x = log(1 + y), ∂z/∂y = x / (1 + y). Both are 0 where x is 0.
     by_x, by_y = make("Xlog1py", _nonzero(x), y), make("Xdivy", x, make("AddV2", y, 1))
@@ -243,7 +243,7 @@ def _xlog1py_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("NextAfter", takes_slices=True)
-def _nextafter_grad(op: Operation, grad: Gradient) -> Pair:
+def _nextafter_grad(op: Operation, grad: Gradient) -> GradientPair:
     # The result moves with x1 by the same step; x2 only gives the direction.
     grad_x, _ = unbroadcast(op.inputs[0], op.inputs[1], grad, None)
     return grad_x, make("ZerosLike", op.inputs[1])

@@ -27,7 +27,7 @@ from aioflow.ops.sparse.indexed_slices import Gradient
 
 __all__ = ["broadcast_dynamic_shape", "broadcast_static_shape"]
 
-Pair: TypeAlias = tuple[Gradient | None, Gradient | None]
+GradientPair: TypeAlias = tuple[Gradient | None, Gradient | None]
 
 _UNDECIDED: Final = None
 
@@ -137,7 +137,7 @@ def _sum(grad: Tensor, axes: Sequence[int], keep_dims: bool) -> Tensor:
     return make("Sum", grad, np.array(axes, np.int32), keep_dims=keep_dims)
 
 
-def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient | None) -> Pair:
+def unbroadcast(x: Tensor, y: Tensor, grad_x: Gradient | None, grad_y: Gradient | None) -> GradientPair:
     """Return the gradients of a broadcasting op of `x` and `y`, each summed to the shape of its own operand.
 
     `grad_x` and `grad_y` have the shape of the op's output. None stays None, and IndexedSlices stay IndexedSlices

@@ -21,7 +21,7 @@ from aioflow.memory.values import Array
 from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
-from aioflow.ops.math.broadcasting import Pair, broadcast, same_dtype, unbroadcast
+from aioflow.ops.math.broadcasting import GradientPair, broadcast, same_dtype, unbroadcast
 from aioflow.ops.scoping import name_scope
 
 __all__ = [
@@ -101,7 +101,7 @@ def _cast_grad(op: Operation, grad: Tensor) -> Tensor | None:
 
 
 @gradient("Complex")
-def _complex_grad(op: Operation, grad: Tensor) -> Pair:
+def _complex_grad(op: Operation, grad: Tensor) -> GradientPair:
     # z = x + i y: ∂z/∂x = 1 and ∂z/∂y = i, whose conjugate selects the imaginary part of the gradient.
     return unbroadcast(op.inputs[0], op.inputs[1], real(grad), imag(grad))
 

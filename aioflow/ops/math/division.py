@@ -18,7 +18,7 @@ from aioflow.graph.traits import FLOATS, Laws, Neutral, Traits, elementwise
 from aioflow.memory.values import Array
 from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
-from aioflow.ops.math.broadcasting import Pair, broadcast, conjugate, negated, same_dtype, unbroadcast
+from aioflow.ops.math.broadcasting import GradientPair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.sparse.indexed_slices import Gradient
 
 __all__ = [
@@ -77,16 +77,16 @@ not_differentiable("FloorDiv", "TruncateDiv")
 
 
 @gradient("Div", "RealDiv")
-def _div_grad(op: Operation, grad: Tensor) -> Pair:
+def _div_grad(op: Operation, grad: Tensor) -> GradientPair:
     return _quotient_grad(op, grad, "RealDiv")
 
 
 @gradient("DivNoNan")
-def _div_no_nan_grad(op: Operation, grad: Tensor) -> Pair:
+def _div_no_nan_grad(op: Operation, grad: Tensor) -> GradientPair:
     return _quotient_grad(op, grad, "DivNoNan")
 
 
-def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
+def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> GradientPair:
     """Return grad / y and -grad z / y, the gradients of z = x / y."""
     x, y = op.inputs
     divisor = conjugate(y)
@@ -98,14 +98,14 @@ def _quotient_grad(op: Operation, grad: Tensor, divide: str) -> Pair:
 
 
 @gradient("FloorMod", takes_slices=True)
-def _floor_mod_grad(op: Operation, grad: Gradient) -> Pair:
+def _floor_mod_grad(op: Operation, grad: Gradient) -> GradientPair:
     x, y = op.inputs
     # z = x - y ⌊x / y⌋: ∂z/∂x = 1, ∂z/∂y = -⌊x / y⌋, where the floor is locally constant.
     return unbroadcast(x, y, grad, make("Neg", make("Mul", grad, make("FloorDiv", x, y))))
 
 
 @gradient("Mod", "TruncateMod", takes_slices=True)
-def _truncate_mod_grad(op: Operation, grad: Gradient) -> Pair:
+def _truncate_mod_grad(op: Operation, grad: Gradient) -> GradientPair:
     x, y = op.inputs
     # As for FloorMod, with the quotient rounded towards zero.
     return unbroadcast(x, y, grad, make("Neg", make("Mul", grad, make("TruncateDiv", x, y))))

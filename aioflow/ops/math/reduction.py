@@ -18,7 +18,7 @@ from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import OPS, ShapeContext, define_op
 from aioflow.graph.shapes import Dims, check_axis, num_elements
-from aioflow.graph.static_value import Rule, StaticValue, constant_value, integers_only
+from aioflow.graph.static_value import StaticValue, ValueRule, constant_value, integers_only
 from aioflow.graph.traits import reading, reduction
 from aioflow.memory.values import Array
 from aioflow.ops import row_values, rows
@@ -67,7 +67,7 @@ def _scanned(ctx: ShapeContext) -> Dims:
     return dims
 
 
-def _over_axes(function: Callable[..., Array]) -> Rule:
+def _over_axes(function: Callable[..., Array]) -> ValueRule:
     def rule(op: Operation, inputs: list[Array]) -> Array:
         axes = tuple(int(a) for a in inputs[1].reshape(-1))
         return np.asarray(function(inputs[0], axis=axes, keepdims=op.attrs["keep_dims"]))

@@ -15,7 +15,7 @@ from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.traits import elementwise, transcendental
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
-from aioflow.ops.math.broadcasting import Pair, broadcast, unbroadcast
+from aioflow.ops.math.broadcasting import GradientPair, broadcast, unbroadcast
 from aioflow.ops.sparse.indexed_slices import Gradient
 
 __all__ = ["betainc", "digamma", "erf", "erfc", "igamma", "igammac", "lbeta", "lgamma", "polygamma", "zeta"]
@@ -120,7 +120,7 @@ def _digamma_grad(op: Operation, grad: Tensor) -> Tensor:
 
 
 @gradient("Polygamma")
-def _polygamma_grad(op: Operation, grad: Tensor) -> Pair:
+def _polygamma_grad(op: Operation, grad: Tensor) -> GradientPair:
     order, x = op.inputs
     # The order is an integer, so only x has a gradient: ψ⁽ⁿ⁾' = ψ⁽ⁿ⁺¹⁾.
     slope = make("Polygamma", make("AddV2", order, 1), x)
@@ -128,7 +128,7 @@ def _polygamma_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Zeta")
-def _zeta_grad(op: Operation, grad: Tensor) -> Pair:
+def _zeta_grad(op: Operation, grad: Tensor) -> GradientPair:
     """Return the gradient with respect to q: ∂ζ(x, q)/∂q = -x ζ(x + 1, q).
 
     The derivative with respect to x has no closed form.
@@ -139,7 +139,7 @@ def _zeta_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Igamma")
-def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
+def _igamma_grad(op: Operation, grad: Tensor) -> GradientPair:
     """Return the gradients with respect to a and x.
 
     The derivative with respect to x is the density of the gamma distribution. Its logarithm is (a - 1) log x - x - log
@@ -153,7 +153,7 @@ def _igamma_grad(op: Operation, grad: Tensor) -> Pair:
 
 
 @gradient("Igammac")
-def _igammac_grad(op: Operation, grad: Tensor) -> Pair:
+def _igammac_grad(op: Operation, grad: Tensor) -> GradientPair:
     # Q = 1 - P.
     return _igamma_grad(op, make("Neg", grad))
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from aioflow.errors import InvalidArgumentError, UnimplementedError
 from aioflow.graph.shapes import Dims, format_dims
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Shape
 
 # The arguments of layers: "EXPLICIT" is an attribute that paddings per axis set.
 PaddingScheme: TypeAlias = Literal["SAME", "VALID"]
@@ -20,8 +20,7 @@ ImageFormat: TypeAlias = Literal["NHWC", "NCHW"]
 VolumeFormat: TypeAlias = Literal["NDHWC", "NCDHW"]
 
 Pair: TypeAlias = tuple[int, int]
-Shape: TypeAlias = tuple[int, ...]
-Size: TypeAlias = int | None
+StaticSize: TypeAlias = int | None
 T = TypeVar("T")
 
 _AXES: Final = ("depth", "height", "width")  # the last axes have these names in errors
@@ -62,7 +61,7 @@ class Layout(NamedTuple):
         """Return the entries of `values` for the spatial axes; `values` has one entry per axis."""
         return tuple(values[self.first : self.first + self.axes])
 
-    def arrange(self, batch: Size, sizes: Sequence[Size], channel: Size) -> tuple[Size, ...]:
+    def arrange(self, batch: StaticSize, sizes: Sequence[StaticSize], channel: StaticSize) -> tuple[StaticSize, ...]:
         """Return the sizes in the order of this layout."""
         return (batch, channel, *sizes) if self.channel == 1 else (batch, *sizes, channel)
 
@@ -152,7 +151,7 @@ class Window:
         explicit = _explicit(attrs["padding"], attrs.get("explicit_paddings", ()), layout)
         return cls(layout, strides, spread, attrs["padding"], explicit)
 
-    def outputs(self, sizes: Sequence[Size], kernel: Sequence[Size]) -> tuple[Size, ...]:
+    def outputs(self, sizes: Sequence[StaticSize], kernel: Sequence[StaticSize]) -> tuple[StaticSize, ...]:
         """Return the number of windows along each spatial axis; None if unknown.
 
         Raises:
@@ -160,7 +159,7 @@ class Window:
         """
         return tuple([self._outputs_along(axis, size, kernel[axis]) for axis, size in enumerate(sizes)])
 
-    def _outputs_along(self, axis: int, size: Size, kernel: Size) -> Size:
+    def _outputs_along(self, axis: int, size: StaticSize, kernel: StaticSize) -> StaticSize:
         if kernel is not None and kernel < 1:
             raise InvalidArgumentError("a window has no size", expected="window sizes >= 1", actual=kernel)
         if size is None:
@@ -236,7 +235,7 @@ def _explicit(padding: str, values: Sequence[int], layout: Layout) -> tuple[Pair
     return layout.spatial(pairs)
 
 
-def _sizes(name: str, dims: Dims, rank: int) -> tuple[Size, ...]:
+def _sizes(name: str, dims: Dims, rank: int) -> tuple[StaticSize, ...]:
     if dims is None:
         return (None,) * rank
     if len(dims) != rank:
@@ -244,7 +243,7 @@ def _sizes(name: str, dims: Dims, rank: int) -> tuple[Size, ...]:
     return dims
 
 
-def _operands(window: Window, image: Dims, kernel: Dims) -> tuple[tuple[Size, ...], tuple[Size, ...]]:
+def _operands(window: Window, image: Dims, kernel: Dims) -> tuple[tuple[StaticSize, ...], tuple[StaticSize, ...]]:
     """Return the sizes of an image and of a filter, which always has its spatial axes first and the outputs last."""
     rank = window.layout.rank
     sizes, taps = _sizes("input", image, rank), _sizes("filter", kernel, rank)
@@ -255,7 +254,7 @@ def _operands(window: Window, image: Dims, kernel: Dims) -> tuple[tuple[Size, ..
     return sizes, taps
 
 
-def _made(window: Window, sizes: tuple[Size, ...], kernel: Sequence[Size], channels: Size) -> Dims:
+def _made(window: Window, sizes: tuple[StaticSize, ...], kernel: Sequence[StaticSize], channels: StaticSize) -> Dims:
     layout = window.layout
     return layout.arrange(sizes[0], window.outputs(layout.spatial(sizes), kernel), channels)
 

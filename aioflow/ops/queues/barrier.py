@@ -21,7 +21,7 @@ from aioflow.graph.shapes import Dims, format_dims, merge_dims
 from aioflow.graph.traits import handle, waiting
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, make_tuple
 from aioflow.ops.core import scalar
-from aioflow.ops.queues.queues import Shapes, component_dims
+from aioflow.ops.queues.queues import ShapesLike, component_dims
 
 __all__ = ["Barrier"]
 
@@ -113,7 +113,7 @@ class Barrier:
     def __init__(
         self,
         types: DTypeLike | Sequence[DTypeLike],
-        shapes: Shapes | None = None,
+        shapes: ShapesLike | None = None,
         shared_name: str | None = None,
         name: str = "barrier",
     ) -> None:

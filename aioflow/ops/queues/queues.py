@@ -33,7 +33,7 @@ from aioflow.ops.math.random import get_seed
 from aioflow.ops.queues import definitions as _definitions  # noqa: F401  # defines the ops used here
 
 # One shape per component, or a single shape.
-Shapes: TypeAlias = ShapeLike | Sequence[ShapeLike | None]
+ShapesLike: TypeAlias = ShapeLike | Sequence[ShapeLike | None]
 
 __all__ = ["FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue"]
 
@@ -357,7 +357,7 @@ class FIFOQueue(_Typed):
         self,
         capacity: int,
         dtypes: DTypeLike | Sequence[DTypeLike],
-        shapes: Shapes | None = None,
+        shapes: ShapesLike | None = None,
         names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "fifo_queue",
@@ -378,7 +378,7 @@ class PaddingFIFOQueue(_Typed):
         self,
         capacity: int,
         dtypes: DTypeLike | Sequence[DTypeLike],
-        shapes: Shapes,
+        shapes: ShapesLike,
         names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "padding_fifo_queue",
@@ -404,7 +404,7 @@ class RandomShuffleQueue(_Typed):
         capacity: int,
         min_after_dequeue: int,
         dtypes: DTypeLike | Sequence[DTypeLike],
-        shapes: Shapes | None = None,
+        shapes: ShapesLike | None = None,
         names: str | Sequence[str] | None = None,
         seed: int | None = None,
         shared_name: str | None = None,
@@ -447,7 +447,7 @@ class PriorityQueue(_Typed):
         self,
         capacity: int,
         types: DTypeLike | Sequence[DTypeLike],
-        shapes: Shapes | None = None,
+        shapes: ShapesLike | None = None,
         names: str | Sequence[str] | None = None,
         shared_name: str | None = None,
         name: str = "priority_queue",

@@ -11,7 +11,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.memory.values import Array
-from aioflow.serve.grpc.messages import Message
+from aioflow.protos.messages import Message
 from aioflow.serve.protocol import MalformedRequestError, datatype_of, spelled
 
 FIELDS: Final[Mapping[DType, str]] = {

@@ -17,7 +17,7 @@ _FIXED: Final = {1: 8, 5: 4}  # size in bytes of the wire types with a fixed siz
 _MOST: Final = 10  # bytes of a 64-bit varint
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """A field: number, wire type, and the offsets of its begin, of its value, and of its end."""
 
     number: int
@@ -27,7 +27,7 @@ class Field(NamedTuple):
     end: int
 
 
-def fields_of(data: bytes) -> Iterator[Field]:
+def fields_of(data: bytes) -> Iterator[WireField]:
     """Yield the fields of a message in order. Raise MalformedRequestError if the bytes are not a message."""
     at, total = 0, len(data)
     while at < total:
@@ -48,7 +48,7 @@ def fields_of(data: bytes) -> Iterator[Field]:
         # Field number 0 is invalid in every protocol buffer.
         if end > total or not number:
             raise _wrong(begin)
-        yield Field(number, kind, begin, at, end)
+        yield WireField(number, kind, begin, at, end)
         at = end
 
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from aioflow.concurrency.forking import not_forked
+from aioflow.protos.messages import Message
 from aioflow.serve.protocol import MalformedRequestError
 
-Message: TypeAlias = Any  # protobuf creates its classes at run time
 Fields: TypeAlias = Mapping[str, Any]  # of a message, for its constructor
 
 PACKAGE: Final = "inference"

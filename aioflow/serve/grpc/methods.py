@@ -9,27 +9,20 @@ from typing import Any, Final, Protocol, TypeVar
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import CancelledError, NotFoundError, OpError, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
+from aioflow.memory.values import Buffer
+from aioflow.protos.messages import Message
 from aioflow.release import RELEASE
-from aioflow.serve.admission import Admission, Held
+from aioflow.serve.admission import HeldBytes, RequestAdmission
 from aioflow.serve.counting import counted
 from aioflow.serve.grpc.contents import FIELDS, to_contents
 from aioflow.serve.grpc.fields import field_head
-from aioflow.serve.grpc.messages import (
-    HEALTH_PACKAGE,
-    PACKAGE,
-    REFLECTION_PACKAGES,
-    Fields,
-    Message,
-    message,
-    parsed,
-    pool,
-)
+from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, message, parsed, pool
 from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
-from aioflow.serve.grpc.streams import Streams
+from aioflow.serve.grpc.streams import OpenStreams
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, said_of
-from aioflow.serve.protocol.binary_data import Buffer, to_bytes
+from aioflow.serve.protocol.binary_data import to_bytes
 from aioflow.serve.repository import Repository
 
 # ── Encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
@@ -116,7 +109,7 @@ _LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and 
 T = TypeVar("T")
 
 
-class Exchange(Protocol):
+class MethodCall(Protocol):
     """The view of one call that its method gets."""
 
     async def read(self) -> bytes:
@@ -134,7 +127,7 @@ class Exchange(Protocol):
         """Return the seconds until the call's deadline, or None if it has no deadline."""
 
 
-Method = Callable[[Exchange], Coroutine[object, object, None]]
+Method = Callable[[MethodCall], Coroutine[object, object, None]]
 
 
 class Methods:
@@ -144,7 +137,7 @@ class Methods:
         services: Methods by the name of their service, then by their own name.
     """
 
-    def __init__(self, repository: Repository, limits: Limits, admission: Admission) -> None:
+    def __init__(self, repository: Repository, limits: Limits, admission: RequestAdmission) -> None:
         self._repository = repository
         self._limits = limits
         self._admission = admission
@@ -160,7 +153,7 @@ class Methods:
             "RepositoryModelLoad": self._load,
             "RepositoryModelUnload": self._unload,
         }
-        self._watchers, self._reflections = Streams(_STREAMS), Streams(_STREAMS)
+        self._watchers, self._reflections = OpenStreams(_STREAMS), OpenStreams(_STREAMS)
         table: dict[str, Method] = {"ModelInfer": self.infer}
         table.update((name, self._small(name, answer)) for name, answer in small.items())
         check = self._small("HealthCheck", self._check, HEALTH_PACKAGE)
@@ -179,7 +172,7 @@ class Methods:
     def _small(self, name: str, answer: Callable[[Message], Awaitable[Fields]], package: str = PACKAGE) -> Method:
         """Return a method from small message to small message; `answer` returns the fields of the response."""
 
-        async def method(exchange: Exchange) -> None:
+        async def method(exchange: MethodCall) -> None:
             with self._admission.holding() as held:
                 request = await self._asked(exchange, held, f"{name}Request", package)
             response: Message = message(f"{name}Response", package)(**await answer(request))
@@ -187,7 +180,7 @@ class Methods:
 
         return method
 
-    async def _asked(self, exchange: Exchange, held: Held, name: str, package: str) -> Message:
+    async def _asked(self, exchange: MethodCall, held: HeldBytes, name: str, package: str) -> Message:
         """Read the small message `name`."""
         data = await exchange.read()
         held.take(len(data))
@@ -196,7 +189,7 @@ class Methods:
 
     # -- inference ----------------------------------------------------------------------------------------------------
 
-    async def infer(self, exchange: Exchange) -> None:
+    async def infer(self, exchange: MethodCall) -> None:
         """Answer an inference request.
 
         The version is in use only while the model computes: a client that sends or reads slowly does not block the
@@ -211,7 +204,7 @@ class Methods:
             held.add(len(answer))
             await exchange.write(answer)
 
-    async def _answered(self, model: ServedModel, asked: Asked, exchange: Exchange) -> bytes:
+    async def _answered(self, model: ServedModel, asked: Asked, exchange: MethodCall) -> bytes:
         request = await _beside(len(asked.data), decode_asked, asked, self._limits)
         response = await model.infer(request.within(exchange.remaining()))
         size = sum(array.nbytes for array in response.outputs.values())
@@ -237,7 +230,7 @@ class Methods:
             return _SERVICE_UNKNOWN
         return _SERVING if self._repository.is_ready else _NOT_SERVING
 
-    async def _watch(self, exchange: Exchange) -> None:
+    async def _watch(self, exchange: MethodCall) -> None:
         """Send the status now and after each change, until the client or the service ends the call."""
 
         async def say(status: int) -> None:
@@ -248,7 +241,7 @@ class Methods:
             with suppress(CancelledError):
                 with self._admission.holding() as held:
                     asked = self._asked(exchange, held, "HealthCheckRequest", HEALTH_PACKAGE)
-                    # Only waits are ended by the service; writes run to their end (see `Streams.wait`).
+                    # Only waits are ended by the service; writes run to their end (see `OpenStreams.wait`).
                     request = await self._watchers.wait(asked)
                 while True:
                     status = self._status(request.service)
@@ -300,13 +293,13 @@ class Methods:
     def _reflection(self, package: str) -> Method:
         """Return the method that answers a stream of requests about the services."""
 
-        async def method(exchange: Exchange) -> None:
+        async def method(exchange: MethodCall) -> None:
             # Suppressed: the service ends, or the client sends no more requests (`ClientDisconnectedError`).
             with self._reflections.one(), suppress(CancelledError):
                 while True:
                     await reflect(exchange)
 
-        async def reflect(exchange: Exchange) -> None:
+        async def reflect(exchange: MethodCall) -> None:
             with self._admission.holding() as held:
                 asked = self._asked(exchange, held, "ServerReflectionRequest", package)
                 request = await self._reflections.wait(asked)

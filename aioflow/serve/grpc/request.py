@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioflow.memory.values import Array
+from aioflow.protos.messages import Message
 from aioflow.serve.grpc.contents import from_contents
 from aioflow.serve.grpc.fields import BYTES, fields_of
-from aioflow.serve.grpc.messages import Message, parsed
+from aioflow.serve.grpc.messages import parsed
 from aioflow.serve.protocol import InferRequest, Limits, MalformedRequestError, RequestedOutput, TooLargeError
 from aioflow.serve.protocol.binary_data import from_bytes
 from aioflow.serve.protocol.messages import Parameters, scheduling

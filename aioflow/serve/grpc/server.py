@@ -19,7 +19,7 @@ import grpc
 from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.bearer import Bearer
 from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
@@ -55,11 +55,11 @@ class GrpcServer:
         where: ServerOptions | None = None,
         *,
         limits: Limits | None = None,
-        admission: Admission | None = None,
+        admission: RequestAdmission | None = None,
     ) -> None:
         self._where = where or ServerOptions()
         self._limits = limits or Limits()
-        self._methods = Methods(repository, self._limits, admission or Admission(self._limits.pending_bytes))
+        self._methods = Methods(repository, self._limits, admission or RequestAdmission(self._limits.pending_bytes))
         self._bearer = Bearer(self._where.token)
         self._server: grpc.aio.Server | None = None
         self.address = ""

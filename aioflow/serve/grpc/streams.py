@@ -12,7 +12,7 @@ from aioflow.errors import CancelledError, ResourceExhaustedError
 T = TypeVar("T")
 
 
-class Streams:
+class OpenStreams:
     """Calls that end with their clients or with the service.
 
     Args:

@@ -18,7 +18,7 @@ from aioflow.interop.model import Signature
 from aioflow.observe.picture.outline import outline
 from aioflow.observe.picture.svg import as_svg
 from aioflow.serve.models import ServedModel
-from aioflow.serve.page.status import Status
+from aioflow.serve.page.status import ServiceStatus
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json
 
@@ -102,7 +102,7 @@ class File:
 class Page:
     """The status page of a service."""
 
-    def __init__(self, repository: Repository, status: Status) -> None:
+    def __init__(self, repository: Repository, status: ServiceStatus) -> None:
         self._repository = repository
         self._status = status
         self._drawing = asyncio.Lock()  # one at a time: drawing takes memory for the whole model

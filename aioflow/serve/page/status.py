@@ -11,21 +11,21 @@ from itertools import accumulate
 from typing import Final, NoReturn, TypeAlias
 
 from aioflow.release import RELEASE
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.lag import LAG_BOUNDS, LoopLag
 from aioflow.serve.metadata import tensors_of
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol.json_text import Document
-from aioflow.serve.repository import Entry, Repository, State
+from aioflow.serve.protocol.json_text import JsonObject
+from aioflow.serve.repository import IndexEntry, Repository, VersionState
 from aioflow.serve.tally import BOUNDS, OUTCOMES
 
 # ── The increase of counters over the last minutes, computed from periodic samples ────────────────────────────────────
 
-Counters: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each counter only grows, or restarts at zero
-_NOTHING: Final[Counters] = {}
+CounterValues: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each counter only grows, or restarts at zero
+_NOTHING: Final[CounterValues] = {}
 
 
-class History:
+class CounterHistory:
     """Samples of counters over a time window.
 
     Args:
@@ -37,9 +37,9 @@ class History:
     def __init__(self, start: float, seconds: float = 300.0, interval: float = 10.0) -> None:
         self._window = seconds
         self.interval = interval
-        self._kept: deque[tuple[float, Counters]] = deque([(start, _NOTHING)])
+        self._kept: deque[tuple[float, CounterValues]] = deque([(start, _NOTHING)])
 
-    def note(self, now: float, counters: Counters) -> None:
+    def note(self, now: float, counters: CounterValues) -> None:
         """Store a sample of the counters if the last one is at least `interval` old."""
         if now - self._kept[-1][0] < self.interval:
             return
@@ -98,7 +98,7 @@ def resident_bytes() -> int | None:
         return None
 
 
-class Status:
+class ServiceStatus:
     """The state of a service.
 
     Args:
@@ -109,14 +109,18 @@ class Status:
     """
 
     def __init__(
-        self, repository: Repository, admission: Admission, lag: LoopLag, clock: Callable[[], float] | None = None
+        self,
+        repository: Repository,
+        admission: RequestAdmission,
+        lag: LoopLag,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._repository = repository
         self._admission = admission
         self._lag = lag
         self._clock = clock or (lambda: asyncio.get_running_loop().time())
         self._start: float | None = None
-        self._history: History | None = None
+        self._history: CounterHistory | None = None
 
     async def watch(self) -> NoReturn:
         """Sample the counters periodically until cancelled, so that the page can show recent values at any time."""
@@ -124,10 +128,10 @@ class Status:
             history = self._noted()
             await asyncio.sleep(history.interval)
 
-    def _noted(self) -> History:
+    def _noted(self) -> CounterHistory:
         now = self._clock()
         if self._history is None:
-            self._history = History(now)
+            self._history = CounterHistory(now)
             self._start = now
         counters: dict[Hashable, tuple[int, ...]] = {_LAG: tuple(self._lag.histogram)}
         for each in self._repository.served():
@@ -136,7 +140,7 @@ class Status:
         self._history.note(now, counters)
         return self._history
 
-    def document(self) -> Document:
+    def document(self) -> JsonObject:
         """Return all data of the page. Seconds, bytes and rows are plain numbers; unknown values are None."""
         history, now = self._noted(), self._clock()
         served = {(each.name, str(each.version)): each for each in self._repository.served()}
@@ -169,8 +173,8 @@ class Status:
             ],
         }
 
-    def _line(self, entry: Entry, model: ServedModel | None, history: History) -> Document:
-        is_ready = entry.state is State.READY and model is not None
+    def _line(self, entry: IndexEntry, model: ServedModel | None, history: CounterHistory) -> JsonObject:
+        is_ready = entry.state is VersionState.READY and model is not None
         return {
             "name": entry.name,
             "version": entry.version,
@@ -179,7 +183,7 @@ class Status:
             "served": self._served(model, history) if is_ready and model is not None else None,
         }
 
-    def _served(self, model: ServedModel, history: History) -> Document:
+    def _served(self, model: ServedModel, history: CounterHistory) -> JsonObject:
         gained = history.gained((model.name, model.version), _counts(model))
         recent, latency = gained[: len(OUTCOMES)], gained[len(OUTCOMES) :]
         found = [call.statistics() for call in model.all_calls]

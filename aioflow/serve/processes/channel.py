@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aioflow.errors import DeadlineExceededError, UnavailableError
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _MAX_MESSAGE: Final = 1 << 28  # bytes: larger than any response that is passed on
@@ -24,7 +24,7 @@ _MAX_MESSAGE: Final = 1 << 28  # bytes: larger than any response that is passed 
 Functions = Mapping[str, Callable[..., Awaitable[Any]]]
 
 
-class Channel:
+class ProcessChannel:
     """One end of a channel.
 
     Args:
@@ -65,7 +65,7 @@ class Channel:
         finally:
             self.close()
 
-    async def _run(self, number: int | None, call: str, arguments: Document) -> None:
+    async def _run(self, number: int | None, call: str, arguments: JsonObject) -> None:
         try:
             response = {"number": number, "result": await self._functions[call](**arguments)}
         except Exception as error:
@@ -83,7 +83,7 @@ class Channel:
         else:
             call.set_exception(UnavailableError(error))
 
-    def _send(self, message: Document) -> None:
+    def _send(self, message: JsonObject) -> None:
         # Under uvloop a write raises once the transport is closed, and `run` may not have noticed that yet.
         if not (self._is_closed or self._writer.is_closing()):
             self._writer.write(json.dumps(message).encode() + b"\n")
@@ -129,6 +129,6 @@ class Channel:
             await self._writer.wait_closed()
 
 
-async def open_channel(end: socket.socket, functions: Functions) -> Channel:
+async def open_channel(end: socket.socket, functions: Functions) -> ProcessChannel:
     """Return a channel over one socket of a pair."""
-    return Channel(*await asyncio.open_connection(sock=end, limit=_MAX_MESSAGE), functions)
+    return ProcessChannel(*await asyncio.open_connection(sock=end, limit=_MAX_MESSAGE), functions)

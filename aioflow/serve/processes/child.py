@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from aioflow.errors import FailedPreconditionError, OpError, UnavailableError
-from aioflow.serve.processes.channel import Channel, Functions, open_channel
+from aioflow.serve.processes.channel import Functions, ProcessChannel, open_channel
 from aioflow.serve.processes.settings import Settings
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -42,7 +42,7 @@ class Child:
         self.last_metrics = ""
         self._running = running
         self._end = end
-        self._channel: Channel | None = None
+        self._channel: ProcessChannel | None = None
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @classmethod
@@ -80,7 +80,7 @@ class Child:
         return self._running.pid
 
     @property
-    def channel(self) -> Channel:
+    def channel(self) -> ProcessChannel:
         """The channel to the process. Raises UnavailableError if it is not open yet."""
         if self._channel is None:
             raise UnavailableError(f"{self} has not started")

@@ -20,14 +20,14 @@ from aioflow.errors import OpError, UnavailableError
 from aioflow.serve.app import create_app
 from aioflow.serve.backstop import keep_within
 from aioflow.serve.embedded import EmbeddedServer
-from aioflow.serve.guard import Guard
+from aioflow.serve.guard import RequestGuard
 from aioflow.serve.metadata import index_of
 from aioflow.serve.processes.accepting import Acceptor
 from aioflow.serve.processes.board import Board
-from aioflow.serve.processes.channel import Channel, open_channel
+from aioflow.serve.processes.channel import ProcessChannel, open_channel
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.whole_service import METRICS, WholeService, request_inside
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.repository import Repository
 from aioflow.serve.running import running
 from aioflow.serve.server import web_server
@@ -74,12 +74,12 @@ class ServingProcess:
             self._beat()
             await asyncio.sleep(_BEAT)
 
-    async def _listen(self, channel: Channel) -> None:
+    async def _listen(self, channel: ProcessChannel) -> None:
         await channel.run()
         # The channel is closed: the supervisor has ended, and no successor will come.
         await self._leave(replaced=False)
 
-    async def _request(self, method: str, path: str, body: str) -> Document:
+    async def _request(self, method: str, path: str, body: str) -> JsonObject:
         # The channel opens before the imports, which may take long.
         if self._app is None:
             raise UnavailableError("the process has not started")
@@ -92,7 +92,7 @@ class ServingProcess:
                 # Times out the block in `_load_and_accept`, also while models load.
                 self._stay.reschedule(asyncio.get_running_loop().time())
 
-    async def _serve(self, channel: Channel) -> None:
+    async def _serve(self, channel: ProcessChannel) -> None:
         settings, where, limits = self._settings, self._settings.where, self._settings.limits
         for name in settings.imports:
             importlib.import_module(name)
@@ -111,7 +111,7 @@ class ServingProcess:
         self._app = app = create_app(repository, limits=limits)
         # The guard is outside the application here. The OpenAPI document must still say that requests need a token.
         app.state.has_token = where.token is not None
-        guard = Guard(where.token, where.allowed(), app.state.open)
+        guard = RequestGuard(where.token, where.allowed(), app.state.open)
         web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)
         async with repository, running() as group:
             # No sockets of its own: the acceptor hands connections over.
@@ -130,7 +130,7 @@ class ServingProcess:
             channel.notify("left", metrics=metrics["body"])
 
     async def _accept(
-        self, channel: Channel, repository: Repository, web: EmbeddedServer, group: asyncio.TaskGroup
+        self, channel: ProcessChannel, repository: Repository, web: EmbeddedServer, group: asyncio.TaskGroup
     ) -> None:
         """Load the models and accept connections until the process is to leave, then end idle connections."""
         acceptor = Acceptor(self._listener, self._board, web, lambda: repository.is_ready, group)
@@ -147,7 +147,7 @@ class ServingProcess:
         # Both phases together stay within the drain time.
         web.config.timeout_graceful_shutdown = max(end - loop.time(), 0.0)  # type: ignore[assignment]  # as in `serve.embedded`
 
-    async def _load_and_accept(self, channel: Channel, repository: Repository, acceptor: Acceptor) -> None:
+    async def _load_and_accept(self, channel: ProcessChannel, repository: Repository, acceptor: Acceptor) -> None:
         # The supervisor may have said so before this point.
         stay = asyncio.timeout(0 if self._is_leaving else None)
         try:

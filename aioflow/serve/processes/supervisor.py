@@ -31,9 +31,9 @@ from aioflow.serve.options import ModelOptions
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.settings import Settings
-from aioflow.serve.processes.whole_service import Requests
+from aioflow.serve.processes.whole_service import ServiceRequests
 from aioflow.serve.protocol import Limits
-from aioflow.serve.repository import Entry, State
+from aioflow.serve.repository import IndexEntry, VersionState
 from aioflow.serve.running import running
 from aioflow.serve.server import listening, url_of
 from aioflow.serve.sources import ModelSource
@@ -144,7 +144,7 @@ class Processes:
             stack.callback(os.close, self._board_fd)
             self._board = Board(self._board_fd)
             self._group = await stack.enter_async_context(running())
-            self._requests = Requests(self._change, self._ready, self._running, self._group)
+            self._requests = ServiceRequests(self._change, self._ready, self._running, self._group)
             # Held until the first start of every place, which run concurrently, has finished.
             await self._change.acquire()
             works = [*map(self._keep, range(len(self._places))), self._kill_stuck(), self._replace_outdated()]
@@ -206,10 +206,12 @@ class Processes:
         """The ids of the ready processes."""
         return [child.pid for child in self._ready()]
 
-    def index(self) -> list[Entry]:
+    def index(self) -> list[IndexEntry]:
         """Return the models of the service."""
         found = next((child.index for child in self._ready()), [])
-        return [Entry(each["name"], each["version"], State(each["state"]), each["reason"]) for each in found]
+        return [
+            IndexEntry(each["name"], each["version"], VersionState(each["state"]), each["reason"]) for each in found
+        ]
 
     def _ready(self) -> list[Child]:
         return [child for child in self._places if child is not None and child.is_ready]

@@ -20,15 +20,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.errors import OpError
 from aioflow.net.remote_step import outcomes
-from aioflow.serve.admission import Admission
+from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.endpoints import Endpoint
-from aioflow.serve.guard import Guard
+from aioflow.serve.guard import RequestGuard
 from aioflow.serve.metrics import CONTENT_TYPE
 from aioflow.serve.processes.board import Board
-from aioflow.serve.processes.channel import Channel
+from aioflow.serve.processes.channel import ProcessChannel
 from aioflow.serve.processes.child import Child
 from aioflow.serve.protocol import Limits
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.requests import answer, answer_json, path_of, read_body
 
 # ── Aggregation of the counters of several processes: Prometheus metrics and statistics of models ─────────────────────
@@ -39,7 +39,7 @@ _KEYS: Final = ("name", "version", "batch_size")  # of statistics: identify the 
 _LATEST: Final = ("last_inference",)
 
 
-class Counters(Collector):
+class SummedMetrics(Collector):
     """The metrics of all processes. Counters of ended processes are kept, so that no sum decreases."""
 
     def __init__(self) -> None:
@@ -90,15 +90,15 @@ def sum_of_statistics(documents: Iterable[str]) -> str:
     return json.dumps({"model_stats": _merged_list(models)}, separators=(",", ":"))
 
 
-def _merged_list(items: Iterable[Document]) -> list[Document]:
-    found: dict[tuple[object, ...], Document] = {}
+def _merged_list(items: Iterable[JsonObject]) -> list[JsonObject]:
+    found: dict[tuple[object, ...], JsonObject] = {}
     for item in items:
         key = tuple(item.get(name) for name in _KEYS)
         found[key] = _merged(found[key], item) if key in found else dict(item)
     return list(found.values())
 
 
-def _merged(one: Document, other: Mapping[str, Any]) -> Document:
+def _merged(one: JsonObject, other: Mapping[str, Any]) -> JsonObject:
     found = dict(one)
     for name, value in other.items():
         if name not in found or name in _KEYS:
@@ -136,7 +136,9 @@ class WholeService:
         quorum: Number of processes that must be ready.
     """
 
-    def __init__(self, app: ASGIApp, guard: Guard, limits: Limits, channel: Channel, board: Board, quorum: int) -> None:
+    def __init__(
+        self, app: ASGIApp, guard: RequestGuard, limits: Limits, channel: ProcessChannel, board: Board, quorum: int
+    ) -> None:
         self._app = app
         self._guard = guard
         self._limits = limits
@@ -144,7 +146,7 @@ class WholeService:
         self._board = board
         self._quorum = quorum
         # Not the one of inference, so that a load or unload is accepted while many requests wait.
-        self._admission = Admission(limits.json_bytes)
+        self._admission = RequestAdmission(limits.json_bytes)
         self._endpoint = Endpoint(self._answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +176,7 @@ def _concerns_all(method: str, path: str) -> bool:
     return method == "POST" and _CHANGE.fullmatch(path) is not None
 
 
-async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> Document:
+async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> JsonObject:
     """Send a request to an application without a connection.
 
     Return the `status` of the response, its `body`, and its media type (`kind`). Bodies are bytes as latin-1 text.
@@ -192,7 +194,7 @@ async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -
         "root_path": "",
         "headers": [],
     }
-    found: Document = {"status": 500, "kind": "", "body": ""}
+    found: JsonObject = {"status": 500, "kind": "", "body": ""}
 
     async def receive() -> Message:
         return {"type": "http.request", "body": body.encode("latin-1"), "more_body": False}
@@ -208,7 +210,7 @@ async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -
     return found
 
 
-class Requests:
+class ServiceRequests:
     """The supervisor's handler of requests that concern the whole service.
 
     Args:
@@ -232,10 +234,10 @@ class Requests:
         self._ready = ready
         self._running = running
         self._group = group
-        self._counters = Counters()
+        self._counters = SummedMetrics()
         self.unloaded: set[str] = set()
 
-    async def answer(self, method: str, path: str, body: str) -> Document:
+    async def answer(self, method: str, path: str, body: str) -> JsonObject:
         """Return the response of the service to a request, in the form that `request_inside` returns."""
         if _CHANGE.fullmatch(path):
             # The task goes on if the channel is closed: half of the processes must not be left unchanged.
@@ -256,10 +258,10 @@ class Requests:
             return responses[0][1] if responses else _NONE_READY
         return {**good[0], "body": sum_of_statistics(response["body"] for response in good)}
 
-    async def _change_models(self, method: str, path: str, body: str) -> Document:
+    async def _change_models(self, method: str, path: str, body: str) -> JsonObject:
         """Change one process after the other. Stop at the first failure, and return its response."""
         async with self._change:
-            answer: Document = _NONE_READY
+            answer: JsonObject = _NONE_READY
             # In turn: if a model fails to load in one process, the rest keep theirs.
             for child in self._ready():
                 try:

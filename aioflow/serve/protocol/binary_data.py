@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from typing import Final, TypeAlias
+from typing import Final
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.memory.copying import native
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Buffer
 from aioflow.serve.protocol.datatypes import spelled
 from aioflow.serve.protocol.errors import MalformedRequestError
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH: Final = struct.Struct("<I")
 _SWAPPED: Final = sys.byteorder == "big"

@@ -21,7 +21,7 @@ _NUMBERS: Final = re.compile(rf"(?:{_NUMBER}[ \t\n\r]*,[ \t\n\r]*){{2,{PIECE}}}"
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 
 
-Document: TypeAlias = dict[str, Any]  # an object of JSON
+JsonObject: TypeAlias = dict[str, Any]  # an object of JSON
 
 
 def parse_json(data: bytes) -> Any:

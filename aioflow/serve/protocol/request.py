@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from aioflow.memory.values import Array
-from aioflow.serve.protocol.binary_data import Buffer, from_bytes
+from aioflow.memory.values import Array, Buffer
+from aioflow.serve.protocol.binary_data import from_bytes
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.json_data import from_json
-from aioflow.serve.protocol.json_text import Document, parse_json
+from aioflow.serve.protocol.json_text import JsonObject, parse_json
 from aioflow.serve.protocol.limits import Limits
 from aioflow.serve.protocol.messages import InferRequest, Parameters, RequestedOutput, scheduling
 from aioflow.serve.protocol.tensors import (
@@ -62,7 +62,7 @@ def decode_request(body: Buffer, json_length: int | None = None, limits: Limits 
     )
 
 
-def json_object(data: Buffer, limits: Limits) -> Document:
+def json_object(data: Buffer, limits: Limits) -> JsonObject:
     """Return the JSON object in a body. Raises as `decode_request`."""
     if len(data) > limits.json_bytes:
         raise TooLargeError(
@@ -79,7 +79,7 @@ def json_object(data: Buffer, limits: Limits) -> Document:
     return found
 
 
-def _inputs(document: Document, body: Buffer, at: int, limits: Limits) -> tuple[dict[str, Array], int]:
+def _inputs(document: JsonObject, body: Buffer, at: int, limits: Limits) -> tuple[dict[str, Array], int]:
     """Return the arrays by name, and the offset of the end of the last one's bytes."""
     found: dict[str, Array] = {}
     for entry in _entries(document, "inputs", limits, is_required=True):
@@ -105,7 +105,7 @@ def _inputs(document: Document, body: Buffer, at: int, limits: Limits) -> tuple[
     return found, at
 
 
-def _outputs(document: Document, binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
+def _outputs(document: JsonObject, binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
     if document.get("outputs") is None:
         return None
     found: dict[str, RequestedOutput] = {}
@@ -121,7 +121,7 @@ def _outputs(document: Document, binary: bool, limits: Limits) -> tuple[Requeste
 # -- parts of the document --------------------------------------------------------------------------------------------
 
 
-def _entries(document: Document, key: str, limits: Limits, is_required: bool) -> Iterator[Document]:
+def _entries(document: JsonObject, key: str, limits: Limits, is_required: bool) -> Iterator[JsonObject]:
     entries = document.get(key)
     if type(entries) is not list or (is_required and not entries and key not in document):
         raise MalformedRequestError(f"{key!r} is not a list", expected="a list of tensors", actual=kind(entries))
@@ -132,7 +132,7 @@ def _entries(document: Document, key: str, limits: Limits, is_required: bool) ->
         yield entry
 
 
-def _parameters(entry: Document, what: str) -> Document:
+def _parameters(entry: JsonObject, what: str) -> JsonObject:
     found = entry.get("parameters")
     if found is None:
         return {}
@@ -150,7 +150,7 @@ def flag_of(parameters: Parameters, key: str, what: str) -> bool:
     return found
 
 
-def _id(document: Document) -> str:
+def _id(document: JsonObject) -> str:
     found = document.get("id", "")
     if type(found) is not str:
         raise MalformedRequestError("the id of the request is not a text", expected="a text", actual=kind(found))

@@ -7,11 +7,11 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from aioflow.graph.dtypes import as_dtype
-from aioflow.memory.values import Array
-from aioflow.serve.protocol.binary_data import Buffer, to_bytes
+from aioflow.memory.values import Array, Buffer
+from aioflow.serve.protocol.binary_data import to_bytes
 from aioflow.serve.protocol.datatypes import datatype_of
 from aioflow.serve.protocol.json_data import Nan, to_json
-from aioflow.serve.protocol.json_text import Document
+from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.messages import InferResponse
 
 
@@ -36,7 +36,7 @@ def encode_response(response: InferResponse, binary: Collection[str] = (), nan: 
     """
     tails: list[Buffer] = []
     outputs = [_output(name, array, name in binary, tails, nan) for name, array in response.outputs.items()]
-    document: Document = {"model_name": response.model_name, "model_version": response.model_version}
+    document: JsonObject = {"model_name": response.model_name, "model_version": response.model_version}
     if response.id:
         document["id"] = response.id
     head = f'{_dumped(document)[:-1]},"outputs":[{",".join(outputs)}]}}'.encode()
@@ -48,7 +48,7 @@ def encode_response(response: InferResponse, binary: Collection[str] = (), nan: 
 def _output(name: str, array: Array, is_binary: bool, tails: list[Buffer], nan: Nan) -> str:
     """Return the JSON of an output. Append its bytes to `tails` if it is binary."""
     dtype = as_dtype(array.dtype)
-    entry: Document = {
+    entry: JsonObject = {
         "name": name,
         "datatype": datatype_of(dtype, f"output {name!r}"),
         "shape": list(array.shape),
@@ -60,5 +60,5 @@ def _output(name: str, array: Array, is_binary: bool, tails: list[Buffer], nan: 
     return _dumped(entry)
 
 
-def _dumped(document: Document) -> str:
+def _dumped(document: JsonObject) -> str:
     return json.dumps(document, separators=(",", ":"))

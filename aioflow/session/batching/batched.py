@@ -21,10 +21,10 @@ from aioflow.errors import (
 )
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.delegates import PREPARATIONS
-from aioflow.session.batching.rows import RowsIn, RowsOut, Values
+from aioflow.session.batching.rows import RowsIn, RowsOut, RowValues
 from aioflow.session.fetches import small_copies
 from aioflow.sync.background import Background
-from aioflow.sync.batch_driver import BatchDriver, Call
+from aioflow.sync.batch_driver import BatchDriver, WaitingRequest
 from aioflow.sync.batch_statistics import BatchStatistics
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece
 
@@ -33,7 +33,7 @@ _LOG: Final = logging.getLogger("aioflow.batching")
 _LARGE: Final = 1 << 18
 _RESERVED: Final = ("timeout", "priority")  # keyword arguments of a call, which no feed may be named after
 
-Step: TypeAlias = Callable[..., Awaitable[list[Array]]]
+StepFunction: TypeAlias = Callable[..., Awaitable[list[Array]]]
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -64,7 +64,7 @@ class Batched(BatchDriver, Generic[T_co]):
 
     def __init__(
         self,
-        step: Step,
+        step: StepFunction,
         repeatable: Callable[[], Awaitable[bool]],
         background: Background,
         into: RowsIn,
@@ -130,7 +130,7 @@ class Batched(BatchDriver, Generic[T_co]):
             values = self._by_name(values, named)
         # Keep the core: `_begin` replaces it when the loop is closed, and `_over` then must not count this call.
         begun, core = loop.time(), self._core
-        call: Call | None = None
+        call: WaitingRequest | None = None
         self._open += 1
         try:
             try:
@@ -142,7 +142,7 @@ class Batched(BatchDriver, Generic[T_co]):
                 check_whole(priority, "the priority of a call", 0)
             future: asyncio.Future[T_co] = loop.create_future()
             # The caller may change small arrays while the call waits.
-            call = Call(rows, tuple(small_copies(arrays)), kind, priority, future)
+            call = WaitingRequest(rows, tuple(small_copies(arrays)), kind, priority, future)
             if timeout is not None:
                 self._limit(call, timeout, begun)
             self._add(call, loop.time())
@@ -174,7 +174,7 @@ class Batched(BatchDriver, Generic[T_co]):
 
     async def _admitted_elsewhere(
         self, values: Sequence[object], timeout: float | None, loop: asyncio.AbstractEventLoop
-    ) -> tuple[Values, int, Hashable]:
+    ) -> tuple[RowValues, int, Hashable]:
         """Run `RowsIn.admit` in a thread, within the timeout of the call."""
         check_seconds(timeout, "the time limit of a call")
         try:
@@ -198,7 +198,7 @@ class Batched(BatchDriver, Generic[T_co]):
             )
         return tuple(named[name] for name in self._names)
 
-    def _limit(self, call: Call, timeout: float, begun: float) -> None:
+    def _limit(self, call: WaitingRequest, timeout: float, begun: float) -> None:
         check_seconds(timeout, "the time limit of a call")
         loop = asyncio.get_running_loop()
         if begun + timeout <= loop.time():
@@ -206,7 +206,7 @@ class Batched(BatchDriver, Generic[T_co]):
             raise _late(timeout)
         call.timer = loop.call_at(begun + timeout, self._expire, call, timeout)
 
-    def _expire(self, call: Call, timeout: float) -> None:
+    def _expire(self, call: WaitingRequest, timeout: float) -> None:
         if not call.future.done():
             self._tally.expired += 1
             call.future.set_exception(_late(timeout))

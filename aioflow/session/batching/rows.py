@@ -15,12 +15,12 @@ from aioflow.graph.arrays import blank, to_array
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import format_dims
 from aioflow.memory.values import Array, Value
-from aioflow.session.fetches import Feeds, FetchMapper, Take, fed_tensors, feed_converter
+from aioflow.session.fetches import Feeds, FetchMapper, ResultPicker, fed_tensors, feed_converter
 from aioflow.sync.batches import Piece
 
 _KNOWN: Final = 256  # shapes cached per feed
 
-Values: TypeAlias = tuple[Array, ...]  # one array per feed
+RowValues: TypeAlias = tuple[Array, ...]  # one array per feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class RowsIn:
         """The padding of each feed, in order."""
         return [feed.padding for feed in self._feeds]
 
-    def admit(self, values: Sequence[object]) -> tuple[Values, int, Hashable]:
+    def admit(self, values: Sequence[object]) -> tuple[RowValues, int, Hashable]:
         """Return the converted arrays of one caller, their number of rows, and their kind.
 
         Raises:
@@ -301,7 +301,7 @@ class RowsOut:
                     actual=format_dims(dims),
                 ).at(tensor.op.name, tensor.op.type, tensor.op.source)
         self._cuts = self._planned_cuts(graph, paddings)
-        self._take: Take = self._mapper.take
+        self._take: ResultPicker = self._mapper.take
 
     def _planned_cuts(self, graph: Graph, paddings: Sequence[Padding | None]) -> dict[int, int]:
         cuts = {}

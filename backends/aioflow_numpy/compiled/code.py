@@ -16,9 +16,9 @@ from aioflow.errors import FailedPreconditionError, OpError, ResourceExhaustedEr
 from aioflow.formats.files import file_errors
 from aioflow_numpy.compiled.compiler import Compiler, find
 from aioflow_numpy.compiled.process import private_folder
-from aioflow_numpy.compiled.store import Store
+from aioflow_numpy.compiled.store import ProgramStore
 
-Function: TypeAlias = Callable[..., None]  # (two numbers, such as rows and elements of a row, address, …)
+MachineFunction: TypeAlias = Callable[..., None]  # (two numbers, such as rows and elements of a row, address, …)
 
 _FORM: Final = "1"  # the version of the calling convention of stored programs; change it when that changes
 _TRIALS: Final = 3  # failures in a row, after which the compiler is not used any more
@@ -33,8 +33,8 @@ class Programs:
         find: Finds the compiler; called once.
     """
 
-    def __init__(self, store: Store | None = None, find: Callable[[], Compiler] = find) -> None:
-        self._store = Store() if store is None else store
+    def __init__(self, store: ProgramStore | None = None, find: Callable[[], Compiler] = find) -> None:
+        self._store = ProgramStore() if store is None else store
         self._find = find
         self._compiler: Compiler | OpError | None = None
         self._loaded: dict[str, ctypes.CDLL] = {}
@@ -51,7 +51,7 @@ class Programs:
             return False
         return key in self._loaded or self._store.find(key) is not None
 
-    def functions(self, text: str, counts: Sequence[int]) -> list[Function]:
+    def functions(self, text: str, counts: Sequence[int]) -> list[MachineFunction]:
         """Return the functions piece0, piece1, … of a program; `counts` are the numbers of their address parameters.
 
         Raises:
@@ -66,7 +66,7 @@ class Programs:
             if len(self._loaded) >= _MOST:
                 raise ResourceExhaustedError("too many compiled programs are loaded", expected=f"at most {_MOST}")
             library = self._loaded[key] = self._load(compiler, key, text)
-        made: list[Function] = []
+        made: list[MachineFunction] = []
         for i, count in enumerate(counts):
             function = getattr(library, f"piece{i}")
             function.argtypes, function.restype = (c_ssize_t, c_ssize_t, *(c_void_p,) * count), None
@@ -137,7 +137,7 @@ def describe() -> dict[str, str]:
     except OpError as error:
         actual = f" ({error.actual})" if error.actual else ""
         return {"C compiler": f"not used: {error.message}{actual}"}
-    store = Store()
+    store = ProgramStore()
     problem = store.problem()
     kept = f"in {store.folder}" if problem is None else f"for this process only ({problem})"
     return {"C compiler": f"{compiler}; compiled code is kept {kept}"}

@@ -17,7 +17,7 @@ from typing import Final
 
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.kernels.fused import Chain, Member
+from aioflow.kernels.fused import Chain, FusedMember
 
 _WORTHWHILE: Final = 2  # members of a piece; a single one is as fast as a ufunc
 _TYPES: Final[Mapping[DType, str]] = {
@@ -60,7 +60,7 @@ static inline __INT64_TYPE__ whole_abs(__INT64_TYPE__ x) { return x < 0 ? -x : x
 )
 
 
-class Extent(Enum):
+class OperandExtent(Enum):
     """The part of a row of the result that an operand covers."""
 
     ALL = "of every row its own"
@@ -69,7 +69,7 @@ class Extent(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ChainPiece:
     """Members that one loop computes.
 
     Attributes:
@@ -83,7 +83,7 @@ class Piece:
     makes: tuple[int, ...]
 
 
-def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
+def pieces_of(chain: Chain, early: Collection[int]) -> list[int | ChainPiece]:
     """Return the members in an order in which they can run, each by its position, or in a piece.
 
     The members that are computed beforehand are left out.
@@ -96,7 +96,7 @@ def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
         # The operands' last stage, or the next one if that is of the other kind.
         reached = max((stages.get(value - chain.inputs, 0) for value in member.operands), default=0)
         stages[at] = reached + (reached % 2 != _has_c(member, known))
-    found: list[int | Piece] = []
+    found: list[int | ChainPiece] = []
     for stage in sorted(set(stages.values())):
         members = tuple(at for at in stages if stages[at] == stage)
         if stage % 2 and len(members) >= _WORTHWHILE:
@@ -107,22 +107,22 @@ def pieces_of(chain: Chain, early: Collection[int]) -> list[int | Piece]:
     return found
 
 
-def _has_c(member: Member, known: Sequence[DType]) -> bool:
+def _has_c(member: FusedMember, known: Sequence[DType]) -> bool:
     return bool(member.kernel.exact_c) and all(
         t in _TYPES for t in (member.dtype, *(known[i] for i in member.operands))
     )
 
 
-def _piece(chain: Chain, members: tuple[int, ...]) -> Piece:
+def _piece(chain: Chain, members: tuple[int, ...]) -> ChainPiece:
     made = {chain.inputs + at for at in members}
     reads = dict.fromkeys(i for at in members for i in chain.members[at].operands if i not in made)
     needed = {i for at, member in enumerate(chain.members) if at not in members for i in member.operands}
     # The last value is the result of the chain, which no member reads.
     needed.add(chain.inputs + len(chain.members) - 1)
-    return Piece(members, tuple(reads), tuple(sorted(made & needed)))
+    return ChainPiece(members, tuple(reads), tuple(sorted(made & needed)))
 
 
-def program(chain: Chain, pieces: Sequence[Piece], extents: Mapping[int, Extent]) -> str:
+def program(chain: Chain, pieces: Sequence[ChainPiece], extents: Mapping[int, OperandExtent]) -> str:
     """Return the text of a function for each piece: piece0, piece1 and so on.
 
     Their parameters are the number of rows, the elements of a row, and the addresses of the values that they read and
@@ -137,13 +137,15 @@ def program(chain: Chain, pieces: Sequence[Piece], extents: Mapping[int, Extent]
     return HEAD + "".join(_function(f"piece{i}", chain, known, piece, extents) for i, piece in enumerate(pieces))
 
 
-def _function(name: str, chain: Chain, known: Sequence[DType], piece: Piece, extents: Mapping[int, Extent]) -> str:
-    kinds = {i: extents.get(i, Extent.ALL) for i in piece.reads}
+def _function(
+    name: str, chain: Chain, known: Sequence[DType], piece: ChainPiece, extents: Mapping[int, OperandExtent]
+) -> str:
+    kinds = {i: extents.get(i, OperandExtent.ALL) for i in piece.reads}
     parameters = ["__PTRDIFF_TYPE__ rows", "__PTRDIFF_TYPE__ width"]
     parameters += [f"const {_TYPES[known[i]]} *a{i}" for i in piece.reads]
     parameters += [f"{_TYPES[known[i]]} *o{i}" for i in piece.makes]
-    once = [f"const {_TYPES[known[i]]} v{i} = *a{i};" for i, kind in kinds.items() if kind is Extent.ONE]
-    places = {Extent.ALL: "row + i", Extent.ROW: "i"}
+    once = [f"const {_TYPES[known[i]]} v{i} = *a{i};" for i, kind in kinds.items() if kind is OperandExtent.ONE]
+    places = {OperandExtent.ALL: "row + i", OperandExtent.ROW: "i"}
     lines = [f"const {_TYPES[known[i]]} v{i} = a{i}[{places[k]}];" for i, k in kinds.items() if k in places]
     for at in piece.members:
         member = chain.members[at]

@@ -24,7 +24,7 @@ _MOST: Final = 512  # programs, of some 16 KB each
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-class Store:
+class ProgramStore:
     """Programs by their keys.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from aioflow.kernels.math.elementwise import EXACT_C
-from aioflow.kernels.variables.optimizer_rules import Rule, Scalars
+from aioflow.kernels.variables.optimizer_rules import Scalars, UpdateRule
 from aioflow.memory.values import NpDType
 from aioflow_numpy.compiled.pieces import HEAD
 
@@ -85,7 +85,7 @@ class _Writer:
         return _Place("(T)0")
 
 
-def written(rule: Rule, variables: int, h: Scalars, dtype: NpDType) -> WrittenUpdate:
+def written(rule: UpdateRule, variables: int, h: Scalars, dtype: NpDType) -> WrittenUpdate:
     """Return the update by a rule that looks at no value.
 
     Args:

@@ -45,7 +45,7 @@ class Spent:
     amount: int = 0
 
 
-class Wanted:
+class CodeRequest:
     """Code that is requested once in each process: a forked child requests it again.
 
     Args:

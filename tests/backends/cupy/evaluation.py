@@ -22,7 +22,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import BoundNode, bind_graph, converter
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import Reference
+from aioflow.runtime.reference import ReferenceExecutor
 from aioflow.runtime.step import Step
 
 __all__ = ["evaluator"]
@@ -49,7 +49,7 @@ def evaluator(backend: Any, ran: Callable[[Node, int], None] | None = None) -> C
         bound = _bind(graph, backend, resources or ResourceManager(), {} if state is None else state, ran)
         values = [_in(backend.xp, to_array(value, tensor.dtype)) for tensor, value in fed.items()]
         step = Step()
-        runner = Reference(graph, bound, shared_threads("-evaluate", 1))
+        runner = ReferenceExecutor(graph, bound, shared_threads("-evaluate", 1))
         found: list[np.ndarray[Any, Any]] = []
 
         # No result is returned: `asyncio.run` would format it as text.

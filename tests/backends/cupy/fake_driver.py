@@ -165,7 +165,7 @@ class Pinned(np.ndarray[Any, Any]):
 
 
 class FakeDriver:
-    """A fake of `aioflow_cupy.driver.Driver`.
+    """A fake of `aioflow_cupy.driver.CudaDriver`.
 
     Attributes:
         log: The calls, as tuples that begin with a word.

@@ -13,7 +13,7 @@ import pytest
 import aioflow as af
 from aioflow.typing import PaddingLike
 from aioflow_cupy import convolution, cudnn
-from aioflow_cupy.windows import Windows
+from aioflow_cupy.windows import ImageWindows
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
 from tests.support.dense import dense
@@ -143,11 +143,11 @@ def test_trimmed_windows_read_the_same_elements(sizes: tuple[int, int]) -> None:
         count = (size + before + after - kernel) // stride + 1
         if count > 0:
             padding = ((before, after), (before, after))
-            whole = Windows((size, size), (kernel, kernel), (stride, stride), (1, 1), padding, (count, count))
+            whole = ImageWindows((size, size), (kernel, kernel), (stride, stride), (1, 1), padding, (count, count))
             assert inside(whole.trimmed()) == inside(whole)
 
 
-def inside(g: Windows) -> dict[int, list[int]]:
+def inside(g: ImageWindows) -> dict[int, list[int]]:
     """Return the image elements that each window along an axis reads; all are within the padded image."""
     padded = g.pad(np, np.arange(1, g.size[0] * g.size[1] + 1).reshape(1, *g.size, 1))
     found: dict[int, list[int]] = {n: [] for n in range(g.count[0] * g.count[1])}

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow_cupy.namespace import Namespace
+from aioflow_cupy.namespace import CupyNamespace
 from tests.backends.cupy.fake_arrays import FakeCupy
 from tests.support.random_examples import examples
 
 FAKE = FakeCupy()
-XP = Namespace(FAKE, FAKE)
+XP = CupyNamespace(FAKE, FAKE)
 DTYPES = ("int8", "int32", "int64", "uint8", "uint64", "float16", "float32", "float64")
 
 

@@ -14,7 +14,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import KERNELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.typing import VolumeFormat
-from aioflow_cupy.taps import Taps
+from aioflow_cupy.taps import ArrayWindows
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
 from tests.support.dense import dense
@@ -191,11 +191,11 @@ def test_mismatched_sizes_are_rejected() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_taps_along_an_axis_match_the_windows(size: int) -> None:
-    """Compares `Taps.along` with a plain walk over windows and kernel positions."""
+    """Compares `ArrayWindows.along` with a plain walk over windows and kernel positions."""
     for kernel, stride, dilation, before, count in itertools.product(
         (1, 2, 5, 9), (1, 3), (1, 2), (0, 1, 4), (1, 2, 4)
     ):
-        taps = Taps((size,), (kernel,), (stride,), (dilation,), ((before, 0),), (count,))
+        taps = ArrayWindows((size,), (kernel,), (stride,), (dilation,), ((before, 0),), (count,))
         expected = {
             (tap, window, window * stride + tap * dilation - before)
             for tap in range(kernel)

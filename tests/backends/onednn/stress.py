@@ -123,17 +123,17 @@ def stress(seed: int, count: int) -> Counter[str]:
 def nets(seed: int, count: int) -> Counter[str]:
     """Compare random nets, whose nodes run as one call, with NumPy's kernels, and count the planned calls."""
     import aioflow as af
-    from aioflow_onednn.plans import Plan
+    from aioflow_onednn.plans import RunPlan
     from tests.backends.onednn.random_nets import random_net
 
     outcomes: Counter[str] = Counter()
-    run = Plan.run
+    run = RunPlan.run
 
-    def watched(plan: Plan, given: Any) -> Any:
+    def watched(plan: RunPlan, given: Any) -> Any:
         outcomes["planned"] += 1
         return run(plan, given)
 
-    with patch.object(Plan, "run", watched):
+    with patch.object(RunPlan, "run", watched):
         for number in range(count):
             rng = np.random.default_rng((seed, number))
             with af.Graph().as_default():

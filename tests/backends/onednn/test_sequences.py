@@ -24,7 +24,7 @@ except (NotFoundError, FailedPreconditionError) as error:
     pytest.skip(error.message, allow_module_level=True)
 
 from aioflow_onednn import conv_blocks, forward, kernels, plans, team
-from aioflow_onednn.plans import Plan
+from aioflow_onednn.plans import RunPlan
 from tests.backends.onednn.random_nets import random_net
 from tests.backends.onednn.stress import OneDnn
 
@@ -56,9 +56,9 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Record, for each step that follows a plan, whether the plan ran to its end."""
     found: list[bool] = []
-    run = Plan.run
+    run = RunPlan.run
 
-    def watched(plan: Plan, given: Any) -> Any:
+    def watched(plan: RunPlan, given: Any) -> Any:
         made = None
         try:
             made = run(plan, given)
@@ -66,7 +66,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
             found.append(made is not None)
         return made
 
-    monkeypatch.setattr(Plan, "run", watched)
+    monkeypatch.setattr(RunPlan, "run", watched)
     return found
 
 
@@ -155,20 +155,20 @@ async def test_sessions_have_separate_plans(graph: af.Graph, planned: list[bool]
 async def test_stopped_plan_can_run_again(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
     """The values that a stopped step leaves in the plan's memory do not reach later results."""
     stops: list[bool] = []
-    steps: list[tuple[Plan, Any]] = []
-    run = Plan.run
+    steps: list[tuple[RunPlan, Any]] = []
+    run = RunPlan.run
 
     def checkpoint() -> None:
         if stops:
             raise Stopped
 
-    def watched(plan: Plan, given: Any) -> Any:
+    def watched(plan: RunPlan, given: Any) -> Any:
         steps.append((plan, [each.copy() for each in given]))
         return run(plan, given)
 
     monkeypatch.setattr(plans, "checkpoint", checkpoint)
     monkeypatch.setattr(plans, "_BETWEEN", 1)
-    monkeypatch.setattr(Plan, "run", watched)
+    monkeypatch.setattr(RunPlan, "run", watched)
     rng = np.random.default_rng(9)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, rng)
@@ -256,14 +256,14 @@ async def test_traced_step_shows_every_node(graph: af.Graph) -> None:
 
 
 async def test_closed_session_releases_its_plans(graph: af.Graph, monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[weakref.ref[Plan]] = []
-    run = Plan.run
+    found: list[weakref.ref[RunPlan]] = []
+    run = RunPlan.run
 
-    def watched(plan: Plan, given: Any) -> Any:
+    def watched(plan: RunPlan, given: Any) -> Any:
         found.append(weakref.ref(plan))
         return run(plan, given)
 
-    monkeypatch.setattr(Plan, "run", watched)
+    monkeypatch.setattr(RunPlan, "run", watched)
     image = af.placeholder(af.float32, [1, 9, 7, 4])
     made = small_net(image, np.random.default_rng(7))
     async with af.Session() as session:

@@ -17,7 +17,7 @@ from aioflow_numpy.conv_shapes import windows
 from aioflow_onednn import convolutions
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.filters import Filters, packings
-from aioflow_onednn.library import Activation, library
+from aioflow_onednn.library import PostOps, library
 from aioflow_onednn.primitives import address
 from aioflow_onednn.team import Team
 
@@ -166,7 +166,7 @@ async def test_team_is_not_used_on_an_event_loop() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_thread_count_does_not_change_the_bits(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    swish, added = Activation(Algorithm.ELTWISE_SWISH, 1.0), Activation(Algorithm.ELTWISE_RELU, adds=True)
+    swish, added = PostOps(Algorithm.ELTWISE_SWISH, 1.0), PostOps(Algorithm.ELTWISE_RELU, adds=True)
     activation = (None, swish, added)[seed % 3]
     compared = 0
     for _ in range(12):

@@ -42,13 +42,13 @@ async def test_net_with_open_rows_and_steps_is_one_part(
     x, mask = af.placeholder("float32", [None, None, 32]), af.placeholder("float32", [None, 1, 1, None])
     y = attention(attention(x, mask), mask)
     ran: list[Any] = []
-    original = sessions.Part.run
+    original = sessions.EnginePart.run
 
-    def noted(part: sessions.Part, values: Any) -> Any:
+    def noted(part: sessions.EnginePart, values: Any) -> Any:
         ran.append(values)
         return original(part, values)
 
-    monkeypatch.setattr(sessions.Part, "run", noted)
+    monkeypatch.setattr(sessions.EnginePart, "run", noted)
     async with af.Session(config=BY_ONNXRUNTIME) as session, af.Session() as ours:
         for shape in [(2, 5), (2, 5), (1, 1), (3, 9), (0, 4)]:
             feeds = {x: floats(*shape, 32), mask: masks(*shape)}

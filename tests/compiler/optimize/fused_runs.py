@@ -18,7 +18,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.device import host
 from aioflow.runtime.executor import shared_threads
-from aioflow.runtime.reference import Reference
+from aioflow.runtime.reference import ReferenceExecutor
 from aioflow.runtime.step import Step
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -44,7 +44,7 @@ def run(graph: ClientGraph, feeds: Mapping[af.Tensor, Any], resources: ResourceM
     bound = bind_graph(graph, host(), resources or ResourceManager(), {}, reproducible=True)
     values = [to_array(value, tensor.dtype) for tensor, value in feeds.items()]
     step = Step()
-    runner = Reference(graph, bound, shared_threads("-fused", 1))
+    runner = ReferenceExecutor(graph, bound, shared_threads("-fused", 1))
     try:
         return [np.asarray(value) for value in asyncio.run(runner.run(values, step))]
     finally:

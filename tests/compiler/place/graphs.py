@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
-from aioflow.compiler.place.calibration import Calibration, Link
+from aioflow.compiler.place.calibration import Calibration, DeviceLink
 from aioflow.compiler.place.cluster import ClusterView
 from aioflow.compiler.place.constraints import Group
 from aioflow.compiler.place.cost_model import CostModel, Measurements
@@ -29,7 +29,7 @@ class Cost:
         measured: Costs of these nodes, as measurements.
     """
 
-    link: Link = field(default_factory=Link)
+    link: DeviceLink = field(default_factory=DeviceLink)
     trip_count: int = 10
     nodes: dict[str, Node] = field(default_factory=dict)
     measured: Measurements = field(default_factory=lambda: Measurements(floor=0.0))
@@ -93,7 +93,7 @@ def cluster(*devices: str) -> ClusterView:
     return ClusterView(devices)
 
 
-def random_cost(source: random.Random, count: int, link: Link, *, free: bool = False) -> Cost:
+def random_cost(source: random.Random, count: int, link: DeviceLink, *, free: bool = False) -> Cost:
     """Return a graph whose nodes each read up to three earlier nodes and take a whole number of seconds."""
     cost = Cost(link)
     for i in range(count):

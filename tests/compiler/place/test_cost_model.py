@@ -17,7 +17,7 @@ from aioflow.compiler.place.calibration import (
     DEFAULT_LINKS,
     DEFAULT_SPEEDS,
     Calibration,
-    Link,
+    DeviceLink,
     Speeds,
     calibration_path,
     find_calibration,
@@ -184,7 +184,9 @@ def test_replacing_a_placement_requires_a_gain_beyond_the_margin() -> None:
 
 def test_link_kind_depends_on_the_locations_of_the_devices() -> None:
     kinds = ("memory", "host", "peer", "network")
-    costs = CostModel(Calibration(links={kind: Link(latency=i + 1.0, bandwidth=4.0) for i, kind in enumerate(kinds)}))
+    costs = CostModel(
+        Calibration(links={kind: DeviceLink(latency=i + 1.0, bandwidth=4.0) for i, kind in enumerate(kinds)})
+    )
     other_gpu = GPU0.replace("GPU:0", "GPU:1")
     pairs = [(CPU0, CPU1), (CPU0, GPU0), (GPU0, CPU0), (GPU0, other_gpu), (CPU0, REMOTE), (REMOTE, GPU0)]
     assert [costs.link(*pair).latency for pair in pairs] == [1.0, 2.0, 2.0, 3.0, 4.0, 4.0]
@@ -203,7 +205,7 @@ def test_shared_memory_transfers_cost_only_latency() -> None:
 
 def test_a_calibration_round_trips_through_its_file(tmp_path: Path) -> None:
     made = Calibration(
-        {"CPU": replace(_UNITS, overhead=0.125)}, {"memory": Link(1e-5, None, 2e-6), "host": Link(1.0, 3.0)}
+        {"CPU": replace(_UNITS, overhead=0.125)}, {"memory": DeviceLink(1e-5, None, 2e-6), "host": DeviceLink(1.0, 3.0)}
     )
     path = tmp_path / "cache" / "calibration.json"
     write_calibration(made, path)

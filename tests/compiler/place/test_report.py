@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.compiler.place.calibration import Link
+from aioflow.compiler.place.calibration import DeviceLink
 from aioflow.compiler.place.cost_model import CostModel
 from aioflow.compiler.place.report import Explanation, explain
 from aioflow.compiler.place.simulate import Schedule, Transfer, simulate_placement
@@ -25,7 +25,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def small() -> Schedule:
-    cost = Cost(Link(latency=0.5, bandwidth=1e6, overhead=0.25))
+    cost = Cost(DeviceLink(latency=0.5, bandwidth=1e6, overhead=0.25))
     cost.add("scope/a", seconds=1.0, size=2_000_000, op="MatMul")
     cost.add("b", "scope/a", seconds=2.0, op="Exp")
     cost.add("c", "^b", seconds=1e-6)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.compiler.place.calibration import Link
+from aioflow.compiler.place.calibration import DeviceLink
 from aioflow.compiler.place.simulate import Schedule, simulate_placement
 from tests.compiler.place.graphs import CPU0, CPU1, CPU2, GPU0, Cost, random_cost
 from tests.support.random_examples import examples
 
-LINK = Link(latency=2.0, bandwidth=8.0, overhead=1.0)
+LINK = DeviceLink(latency=2.0, bandwidth=8.0, overhead=1.0)
 
 
 def times(schedule: Schedule) -> dict[str, tuple[float, float]]:
@@ -78,7 +78,7 @@ def test_a_control_edge_beside_a_data_edge_is_not_sent_as_well() -> None:
 
 def test_devices_run_nodes_in_order_of_arrival() -> None:
     """`late` comes first in the graph, but its input arrives after that of `early`; `busy` holds the device."""
-    cost = Cost(Link(latency=3.0))
+    cost = Cost(DeviceLink(latency=3.0))
     cost.add("x", seconds=1.0)
     cost.add("y", seconds=2.0)
     cost.add("late", "x", seconds=5.0)
@@ -191,7 +191,7 @@ def test_split_outputs_share_the_memory_of_the_split_value() -> None:
 
 
 def test_a_copy_takes_memory_on_arrival_and_frees_the_original() -> None:
-    cost = Cost(Link(latency=1.0))
+    cost = Cost(DeviceLink(latency=1.0))
     cost.add("a", seconds=1.0, size=100)
     cost.add("b", "a", seconds=1.0, size=7)
     cost.add("c", seconds=5.0, size=60)  # on the first device, from 1 to 6: a is gone at 2
@@ -215,7 +215,7 @@ def test_the_timeline_is_in_the_order_of_the_starts() -> None:
 class Ticks:
     """A simulator of the same rules that advances one second at a time. All times are whole."""
 
-    def __init__(self, cost: Cost, placement: Mapping[str, str], link: Link) -> None:
+    def __init__(self, cost: Cost, placement: Mapping[str, str], link: DeviceLink) -> None:
         self.cost, self.placement, self.link = cost, placement, link
         self.order = list(cost.nodes)
         # (node, port) → bytes, for every value that a node needs. A byte takes one second.
@@ -282,7 +282,7 @@ class Ticks:
 @given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 3), st.integers(0, 2))
 def test_simulator_agrees_with_the_one_second_oracle(seed: int, count: int, latency: int, overhead: int) -> None:
     source = random.Random(seed)
-    link = Link(latency=latency, bandwidth=1.0, overhead=overhead)
+    link = DeviceLink(latency=latency, bandwidth=1.0, overhead=overhead)
     cost = random_cost(source, count, link)
     placement = {name: source.choice((CPU0, CPU1, GPU0)) for name in cost.nodes}
     schedule = simulate_placement(cost.graph, placement, cost.model)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aioflow.compiler.place.calibration import DEFAULT_LINKS, Link
+from aioflow.compiler.place.calibration import DEFAULT_LINKS, DeviceLink
 from aioflow.compiler.place.constraints import Group
 from aioflow.compiler.place.simulate import simulate_placement
 from aioflow.compiler.place.strategies import STRATEGIES, Placement, choose, heft_is_affordable
@@ -25,7 +25,7 @@ def chosen(cost: Cost, devices: Sequence[str], strategy: str, *together: Sequenc
     return choose(cost.graph, cost.groups(devices, *together), cluster(*devices), cost.model, strategy, seed)
 
 
-def two_chains(link: Link, length: int = 5, seconds: float = 1.0, size: int = 0) -> Cost:
+def two_chains(link: DeviceLink, length: int = 5, seconds: float = 1.0, size: int = 0) -> Cost:
     cost = Cost(link)
     cost.add("feed", op="_Arg", size=size)
     for chain in "ab":
@@ -37,7 +37,7 @@ def two_chains(link: Link, length: int = 5, seconds: float = 1.0, size: int = 0)
 
 @pytest.mark.parametrize("strategy", SEARCHING)
 def test_two_heavy_chains_are_split(strategy: str) -> None:
-    placement = chosen(two_chains(Link(latency=0.5)), BOTH, strategy)
+    placement = chosen(two_chains(DeviceLink(latency=0.5)), BOTH, strategy)
     for chain in "ab":
         assert len({placement.devices[f"{chain}{i}"] for i in range(5)}) == 1
     assert placement.devices["a0"] != placement.devices["b0"]
@@ -46,7 +46,7 @@ def test_two_heavy_chains_are_split(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", SEARCHING)
 def test_a_chain_stays_on_one_device(strategy: str) -> None:
-    cost = Cost(Link(latency=0.1))
+    cost = Cost(DeviceLink(latency=0.1))
     for i in range(20):
         cost.add(f"n{i}", f"n{i - 1}" if i else "")
     placement = chosen(cost, (CPU0, CPU1, CPU2), strategy)
@@ -57,7 +57,7 @@ def test_a_chain_stays_on_one_device(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", SEARCHING)
 def test_an_expensive_transfer_keeps_readers_with_their_data(strategy: str) -> None:
     """Sending the data takes ten seconds; its two readers take one second each."""
-    cost = Cost(Link(bandwidth=1.0))
+    cost = Cost(DeviceLink(bandwidth=1.0))
     cost.add("data", size=10)
     cost.add("b", "data")
     cost.add("c", "data")
@@ -80,7 +80,7 @@ def test_a_fast_device_is_preferred_until_it_is_loaded(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_a_group_is_one_decision(strategy: str) -> None:
-    cost = two_chains(Link(latency=0.5))
+    cost = two_chains(DeviceLink(latency=0.5))
     placement = chosen(cost, BOTH, strategy, ("a1", "b3"), ("a2", "sum"))
     assert placement.devices["a1"] == placement.devices["b3"]
     assert placement.devices["a2"] == placement.devices["sum"]
@@ -90,7 +90,7 @@ def test_a_group_is_one_decision(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "auto"])
 def test_every_node_is_on_a_feasible_device_of_its_group(strategy: str) -> None:
     source = random.Random(5)
-    cost = random_cost(source, 40, Link(latency=1.0, bandwidth=1.0), free=True)
+    cost = random_cost(source, 40, DeviceLink(latency=1.0, bandwidth=1.0), free=True)
     names = list(cost.nodes)
     everywhere = (CPU0, CPU1, GPU0)
     groups = [
@@ -117,7 +117,7 @@ def test_ties_go_to_the_preferred_device(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_a_variable_is_placed_with_its_readers(strategy: str) -> None:
     """The handle comes first and costs nothing. Deciding at the handle would put every variable on the first device."""
-    cost = two_chains(Link(latency=0.5))
+    cost = two_chains(DeviceLink(latency=0.5))
     for chain in "ab":
         cost.add(f"handle_{chain}", op="VarHandleOp")
         cost.add(f"value_{chain}", f"handle_{chain}", op="ReadVariableOp", size=100)
@@ -136,7 +136,7 @@ def test_a_variable_is_placed_with_its_readers(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_placing_a_handle_with_its_reader_fixes_its_group(strategy: str) -> None:
     """`x` follows `reader`, so `big` must as well, although its data is on the other device."""
-    cost = Cost(Link(latency=1.0))
+    cost = Cost(DeviceLink(latency=1.0))
     cost.add("x", op="VarHandleOp")
     cost.add("y", op="VarHandleOp")
     cost.add("pair", "x y", op="IdentityN")
@@ -165,7 +165,7 @@ def test_nodes_are_placed_in_the_order_in_which_they_become_ready() -> None:
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_a_second_reader_on_a_device_pays_no_transfer(strategy: str) -> None:
     """`next` ends at 4.9 on the device of `first`, 5.4 on that of `data`, and 6.9 if it paid for the tensor again."""
-    cost = Cost(Link(overhead=2.0))
+    cost = Cost(DeviceLink(overhead=2.0))
     cost.add("data", seconds=1.0)
     cost.add("first", "data", seconds=1.0)
     cost.add("other", "data", seconds=3.5)
@@ -179,7 +179,7 @@ def test_a_second_reader_on_a_device_pays_no_transfer(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_the_receivers_time_is_part_of_the_decision(strategy: str) -> None:
     """Waiting three seconds for the busy device is cheaper than a five-second Recv on the idle one."""
-    cost = Cost(Link(overhead=5.0))
+    cost = Cost(DeviceLink(overhead=5.0))
     cost.add("data", seconds=1.0)
     cost.add("busy", "data", seconds=3.0)
     cost.add("next", "data", seconds=1.0)
@@ -191,7 +191,7 @@ def test_the_receivers_time_is_part_of_the_decision(strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["greedy", "heft"])
 def test_a_handle_that_cannot_follow_its_reader_costs_a_transfer(strategy: str) -> None:
-    cost = Cost(Link(latency=1.0))
+    cost = Cost(DeviceLink(latency=1.0))
     cost.add("value", op="VarHandleOp")
     cost.add("reader", "value")
     groups = [Group(("value",), (CPU0, CPU2)), Group(("reader",), (CPU1, CPU0))]
@@ -225,7 +225,7 @@ def test_light_nodes_are_not_worth_a_transfer() -> None:
 @pytest.mark.parametrize(("latency", "split"), [(0.88, True), (0.92, False)])
 def test_auto_ignores_gains_below_5_percent(latency: float, split: bool) -> None:
     """Two one-second nodes joined by a third take 3 s on one device, and 2 s plus the latency when split."""
-    placement = chosen(two_chains(Link(latency=latency - 0.05), length=1, seconds=1.0), BOTH, "auto")
+    placement = chosen(two_chains(DeviceLink(latency=latency - 0.05), length=1, seconds=1.0), BOTH, "auto")
     assert placement.seconds == pytest.approx(2 + latency - 0.05 if split else 3.0)
     assert len(set(placement.devices.values())) == 1 + split
 
@@ -260,7 +260,7 @@ def test_the_budget_of_heft_is_5_percent_of_compiling_and_running() -> None:
 
 def test_heft_fills_gaps() -> None:
     """`late` waits on CPU 1 for the transfer from `first`; the less urgent `small` fits into that gap."""
-    cost = Cost(Link(latency=3.0))
+    cost = Cost(DeviceLink(latency=3.0))
     cost.add("first", seconds=1.0)
     cost.add("late", "first", seconds=6.0)
     cost.add("small", seconds=3.0)
@@ -273,7 +273,7 @@ def test_heft_fills_gaps() -> None:
 
 
 def test_random_and_round_robin_follow_their_seed() -> None:
-    cost = random_cost(random.Random(2), 50, Link())
+    cost = random_cost(random.Random(2), 50, DeviceLink())
     for strategy in ("random", "round_robin"):
         first, again, other = (chosen(cost, BOTH, strategy, seed=seed).devices for seed in (1, 1, 2))
         assert first == again
@@ -318,7 +318,7 @@ def longest_path(cost: Cost, kind: str) -> float:
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 25), st.sampled_from(["greedy", "heft", "auto", "random"]))
 def test_bounds_that_hold_for_any_placement(seed: int, count: int, strategy: str) -> None:
-    cost = random_cost(random.Random(seed), count, Link(latency=1.0, bandwidth=2.0, overhead=1.0), free=True)
+    cost = random_cost(random.Random(seed), count, DeviceLink(latency=1.0, bandwidth=2.0, overhead=1.0), free=True)
     devices = (CPU0, CPU1, CPU2)
     placement = chosen(cost, devices, strategy)
     assert placement == chosen(cost, devices, strategy)

@@ -10,39 +10,39 @@ from typing import Any
 import pytest
 
 from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import Running, Wanted
+from aioflow.distributed.starting.host import ClusterRequest, TaskProcess
 from aioflow.distributed.starting.jobs import tasks_of
 from aioflow.distributed.starting.supervising import supervised, wanted
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
-from aioflow.net.cluster_spec import ClusterSpec, Task
+from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials, credentials_at
 
-PS, WORKER = Task("ps", 0), Task("worker", 0)
+PS, WORKER = TaskId("ps", 0), TaskId("worker", 0)
 SECONDS = 30.0
 
 
 class Stage:
     """A host that records its calls; `end`, `lose` and `fail` end a task."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ClusterRequest) -> None:
         self._tasks = tasks_of(wanted.jobs)
         self._ended = {task: asyncio.Event() for task in self._tasks}
-        self._lost: dict[Task, Exception] = {}
-        self.silent: set[Task] = set()
-        self.begun: list[tuple[Task, str]] = []
-        self.drained: list[Task] = []
+        self._lost: dict[TaskId, Exception] = {}
+        self.silent: set[TaskId] = set()
+        self.begun: list[tuple[TaskId, str]] = []
+        self.drained: list[TaskId] = []
         self.closed = False
         self.change = asyncio.Event()
 
-    def end(self, task: Task) -> None:
+    def end(self, task: TaskId) -> None:
         self._ended[task].set()
 
-    def lose(self, task: Task, message: str = "gone") -> UnavailableError:
+    def lose(self, task: TaskId, message: str = "gone") -> UnavailableError:
         error = self._lost[task] = UnavailableError(message)
         self.end(task)
         return error
 
-    def fail(self, task: Task, error: Exception) -> None:
+    def fail(self, task: TaskId, error: Exception) -> None:
         self._lost[task] = error
         self.end(task)
 
@@ -52,10 +52,10 @@ class Stage:
             await self.change.wait()
         await asyncio.sleep(0)
 
-    async def place(self, seconds: float) -> Mapping[Task, str]:
+    async def place(self, seconds: float) -> Mapping[TaskId, str]:
         return {task: f"127.0.0.1:{number}" for number, task in enumerate(self._tasks, 2000)}
 
-    async def begin(self, task: Task, spec: ClusterSpec) -> Running:
+    async def begin(self, task: TaskId, spec: ClusterSpec) -> TaskProcess:
         if task in self.silent:
             await asyncio.Event().wait()
         if task in self._lost:
@@ -63,24 +63,24 @@ class Stage:
         self._ended[task].clear()
         self.begun.append((task, spec.task_address(*task)))
         self.change.set()
-        return Running("here", len(self.begun))
+        return TaskProcess("here", len(self.begun))
 
-    async def ended(self, task: Task) -> None:
+    async def ended(self, task: TaskId) -> None:
         await self._ended[task].wait()
 
-    async def drain(self, task: Task) -> None:
+    async def drain(self, task: TaskId) -> None:
         self.drained.append(task)
 
     async def close(self) -> None:
         self.closed = True
 
 
-def asked(**options: Any) -> Wanted:
+def asked(**options: Any) -> ClusterRequest:
     given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 0.0}
     return wanted({"ps": 1, "worker": 1}, **(given | options))
 
 
-def started(stage: Stage, what: Wanted, may_lose: tuple[str, ...] = (), timeout: float = SECONDS) -> Any:
+def started(stage: Stage, what: ClusterRequest, may_lose: tuple[str, ...] = (), timeout: float = SECONDS) -> Any:
     return supervised(stage, what, timeout=timeout, may_lose=may_lose)
 
 

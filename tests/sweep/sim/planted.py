@@ -34,7 +34,7 @@ from aioflow.net.step_table import EndedSteps
 from aioflow.net.tcp import TcpComm
 from aioflow.runtime.parts import _FanOut
 from aioflow.runtime.rendezvous import Rendezvous
-from aioflow.runtime.step import Step, Stoppable
+from aioflow.runtime.step import Step, StoppableBlock
 from aioflow.sync.waiting import Waiting, wake_all
 from tests.sweep.sim.scenes import play
 from tests.sweep.sim.stories import SCENES
@@ -198,7 +198,7 @@ def call_not_stopped() -> AbstractContextManager[Any]:
         """Leave the wait pending."""
 
     stack = ExitStack()
-    stack.enter_context(mock.patch.object(Stoppable, "_stop", ignore))
+    stack.enter_context(mock.patch.object(StoppableBlock, "_stop", ignore))
     stack.enter_context(mock.patch.object(_FanOut, "_on_stop", ignore))
     return stack
 

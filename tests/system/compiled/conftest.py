@@ -10,13 +10,13 @@ import pytest
 from aioflow_numpy import compiled_blocks, compiled_depthwise, compiled_patches, compiled_pools, compiled_updates, crew
 from aioflow_numpy.compiled import wanted
 from aioflow_numpy.compiled.code import Programs
-from aioflow_numpy.compiled.store import Store
+from aioflow_numpy.compiled.store import ProgramStore
 
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     """Return the compiled programs of the tests."""
-    return Programs(Store(Path(tmp_path_factory.mktemp("compiled"))))
+    return Programs(ProgramStore(Path(tmp_path_factory.mktemp("compiled"))))
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import KERNELS
 from aioflow_numpy import compiled_blocks, fused_blocks
 from aioflow_numpy.block_functions import CompiledPiece
-from aioflow_numpy.compiled.code import Function, Programs
-from aioflow_numpy.compiled.pieces import Piece, program
+from aioflow_numpy.compiled.code import MachineFunction, Programs
+from aioflow_numpy.compiled.pieces import ChainPiece, program
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.fused_blocks import BlockChain
 from tests.support.random_examples import examples
@@ -80,7 +80,7 @@ def test_every_op_with_exact_c_is_bitwise_equal_to_numpy(dtype: DType, programs:
     steps = [(op, (2, 0, 1) if len(inputs) == 3 else (0, 1)[: len(inputs)], made) for op, inputs, made in ops]
     whole = chain(kinds, steps)
     everything = tuple(range(len(steps)))
-    piece = Piece(everything, (0, 1, 2), tuple(3 + i for i in everything))
+    piece = ChainPiece(everything, (0, 1, 2), tuple(3 + i for i in everything))
     (function,) = programs.functions(program(whole, [piece], {}), [3 + len(steps)])
     rng = np.random.default_rng(0)
     inputs = [numbers(rng, kind, (50_003,)) for kind in kinds]
@@ -186,7 +186,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     functions = Programs.functions
 
-    def noted(function: Function) -> Function:
+    def noted(function: MachineFunction) -> MachineFunction:
         def call(rows: int, width: int, *addresses: int) -> None:
             seen.append(rows * width)
             function(rows, width, *addresses)
@@ -274,7 +274,7 @@ def test_chains_of_the_same_form_are_compiled_once(monkeypatch: pytest.MonkeyPat
     trials: list[Any] = []
     functions, agrees = Programs.functions, compiled_blocks.CompiledBlock._agrees
 
-    def ask(self: Programs, text: str, counts: Sequence[int]) -> list[Function]:
+    def ask(self: Programs, text: str, counts: Sequence[int]) -> list[MachineFunction]:
         asked.append(text)
         return functions(self, text, counts)
 

@@ -17,7 +17,7 @@ from aioflow_numpy.compiled import compiler as module
 from aioflow_numpy.compiled.code import Programs, describe
 from aioflow_numpy.compiled.compiler import find
 from aioflow_numpy.compiled.pieces import EXACT_FLOATS
-from aioflow_numpy.compiled.store import Store
+from aioflow_numpy.compiled.store import ProgramStore
 from tests.system.compiled.chains import compiler
 
 NOTHING = "void piece0(long rows, long width) {}"
@@ -86,7 +86,7 @@ def test_program_that_does_not_answer_like_a_compiler_is_rejected(
 ) -> None:
     script(text)
     with pytest.raises(FailedPreconditionError) as caught:
-        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+        Programs(ProgramStore(tmp_path / "kept")).functions(NOTHING, [0])
     assert said in str(caught.value)
     assert said in describe()["C compiler"]
 
@@ -98,7 +98,7 @@ def test_unsupported_flags_are_omitted(script: Callable[[str], Path]) -> None:
 
 def test_compiler_is_not_called_again_after_three_failures(script: Callable[[str], Path], tmp_path: Path) -> None:
     script(f"{ASKED}echo once >> {tmp_path / 'log'}; exit 1")
-    programs = Programs(Store(tmp_path / "kept"))
+    programs = Programs(ProgramStore(tmp_path / "kept"))
     for i in range(10):
         with pytest.raises(FailedPreconditionError):
             programs.functions(f"{NOTHING} // {i}", [0])
@@ -109,7 +109,7 @@ def test_compiler_is_not_called_again_after_three_failures(script: Callable[[str
 def test_output_that_cannot_be_loaded_raises(script: Callable[[str], Path], tmp_path: Path, text: str) -> None:
     script(ASKED + text)
     with pytest.raises(OpError):
-        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+        Programs(ProgramStore(tmp_path / "kept")).functions(NOTHING, [0])
 
 
 def test_timed_out_compiler_is_killed_with_its_children(
@@ -118,7 +118,7 @@ def test_timed_out_compiler_is_killed_with_its_children(
     monkeypatch.setattr(module, "_COMPILE", 0.5)
     script(f"{ASKED}sleep 1000 & echo $! $$ > {tmp_path / 'ids'}; pwd > {tmp_path / 'folder'}; sleep 1000")
     with pytest.raises(DeadlineExceededError):
-        Programs(Store(tmp_path / "kept")).functions(NOTHING, [0])
+        Programs(ProgramStore(tmp_path / "kept")).functions(NOTHING, [0])
     for number in (tmp_path / "ids").read_text().split():
         until_gone(int(number))
     assert not Path((tmp_path / "folder").read_text().strip()).exists()
@@ -190,7 +190,7 @@ def until_gone(number: int) -> None:
 @compiler
 def test_program_is_compiled_once_and_loaded_from_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "void piece0(long rows, long width, int *out) { *out = rows + width; }"
-    first = Programs(Store(tmp_path / "kept"))
+    first = Programs(ProgramStore(tmp_path / "kept"))
     (function,) = first.functions(text, [1])
     assert first.functions(text, [1])[0] is function
 
@@ -198,7 +198,7 @@ def test_program_is_compiled_once_and_loaded_from_the_store(tmp_path: Path, monk
         raise AssertionError("it was kept")
 
     monkeypatch.setattr(module.Compiler, "compile", refuse)
-    Programs(Store(tmp_path / "kept")).functions(text, [1])
+    Programs(ProgramStore(tmp_path / "kept")).functions(text, [1])
 
 
 @compiler

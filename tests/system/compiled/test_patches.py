@@ -15,7 +15,7 @@ from aioflow_numpy import conv_patches
 from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.compiled_patches import CompiledPatches
-from aioflow_numpy.conv_patches import Block, whole, window_rows
+from aioflow_numpy.conv_patches import PatchBlock, whole, window_rows
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.convolution import conv2d
 from aioflow_numpy.crew import Crew
@@ -46,13 +46,13 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> CompiledPatches:
     return made
 
 
-def _by_numpy(x: Array, g: Windows, block: Block) -> Array:
+def _by_numpy(x: Array, g: Windows, block: PatchBlock) -> Array:
     rows = np.full((block.rows.stop - block.rows.start, g.kh * g.kw * g.c), 7, x.dtype)
     conv_patches._copy_windows(x, g, block, rows)
     return rows
 
 
-def _blocks(g: Windows) -> Iterator[Block]:
+def _blocks(g: Windows) -> Iterator[PatchBlock]:
     yield whole(g)
     yield from conv_patches.plan(g, 2 * g.ow, 1)  # two lines per block
     yield from conv_patches.plan(g, 2 * g.oh * g.ow, 1)

@@ -14,7 +14,7 @@ import pytest
 from aioflow.errors import ResourceExhaustedError
 from aioflow_numpy.compiled import store as module
 from aioflow_numpy.compiled.code import Programs, describe
-from aioflow_numpy.compiled.store import Store
+from aioflow_numpy.compiled.store import ProgramStore
 from tests.support import processes
 from tests.system.compiled.chains import compiler
 
@@ -27,17 +27,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_stored_code_is_found(folder: Path) -> None:
-    path = Store(folder).keep("key", b"machine code")
+    path = ProgramStore(folder).keep("key", b"machine code")
     assert path is not None
-    assert Store(folder).find("key") == path
+    assert ProgramStore(folder).find("key") == path
     assert path.read_bytes().startswith(b"machine code")
-    assert Store(folder).find("other") is None
+    assert ProgramStore(folder).find("other") is None
 
 
 def test_folder_is_accessible_to_the_user_only(folder: Path) -> None:
     before = os.umask(0)
     try:
-        Store(folder).keep("key", b"machine code")
+        ProgramStore(folder).keep("key", b"machine code")
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (folder, folder.parent)] == [0o700, 0o700]
@@ -83,17 +83,17 @@ def a_pipe(folder: Path, path: Path) -> None:
     "harm", [writable, writable_above, writable_file, cut_off, altered, empty, linked, a_pipe], ids=lambda f: f.__name__
 )
 def test_files_that_may_not_be_the_users_own_are_not_loaded(folder: Path, harm: Callable[[Path, Path], None]) -> None:
-    path = Store(folder).keep("key", b"x" * 100)
+    path = ProgramStore(folder).keep("key", b"x" * 100)
     assert path is not None
     harm(folder, path)
-    assert Store(folder).find("key") is None
+    assert ProgramStore(folder).find("key") is None
 
 
 def test_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Store(folder).keep("key", b"machine code")
+    ProgramStore(folder).keep("key", b"machine code")
     user = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    store = Store(folder)
+    store = ProgramStore(folder)
     assert store.find("key") is None
     assert store.keep("key", b"other code") is None
     assert "another user's" in str(store.problem())
@@ -102,19 +102,19 @@ def test_folder_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.Mo
 def test_sticky_parent_folder_is_accepted(folder: Path) -> None:
     folder.parent.mkdir()
     folder.parent.chmod(0o1777)  # like /tmp
-    assert Store(folder).keep("key", b"machine code") is not None
+    assert ProgramStore(folder).keep("key", b"machine code") is not None
 
 
 def test_user_without_a_home_stores_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Check that the store does not use the working directory, which may be an unpacked archive of unknown origin."""
     monkeypatch.chdir(tmp_path)
-    assert Store(Path(".cache")).keep("key", b"machine code") is None
+    assert ProgramStore(Path(".cache")).keep("key", b"machine code") is None
     assert not list(tmp_path.iterdir())
 
 
 def test_least_recently_used_files_are_removed_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 3)
-    store = Store(folder)
+    store = ProgramStore(folder)
     for i in range(3):
         path = store.keep(f"key{i}", b"machine code")
         assert path is not None
@@ -138,7 +138,7 @@ def test_code_is_loaded_without_a_usable_folder(folder: Path, why: str, monkeypa
         monkeypatch.setattr(module, "write_atomically", lambda *given: (folder / "no" / "such").write_bytes(b""))
     else:
         folder.chmod(0o777)
-    (function,) = Programs(Store(folder)).functions(TEXT, [1])
+    (function,) = Programs(ProgramStore(folder)).functions(TEXT, [1])
     assert callable(function)
     assert not list(folder.iterdir())
 

@@ -13,7 +13,7 @@ import pytest
 
 import aioflow as af
 from aioflow.concurrency.stopping import Stoppable, doing
-from aioflow.kernels.variables.optimizer_rules import RULES, Rule
+from aioflow.kernels.variables.optimizer_rules import RULES, UpdateRule
 from aioflow.kernels.variables.optimizer_updates import in_passes
 from aioflow_numpy import compiled_updates as module
 from aioflow_numpy.compiled.trials import numbers
@@ -56,13 +56,13 @@ def _anew() -> Iterator[None]:
     module._compiled.cache_clear()
 
 
-def _scalars(rule: Rule, names: str, options: Mapping[str, bool], dtype: Any) -> dict[str, Any]:
+def _scalars(rule: UpdateRule, names: str, options: Mapping[str, bool], dtype: Any) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     h = {name: dtype(rng.uniform(0.1, 0.9)) for name in names.split()} | dict(options)
     return h if rule.prepare is None else rule.prepare(np, h)
 
 
-def _ready(rule: Rule, count: int, h: Mapping[str, Any], dtype: Any = np.float32) -> CompiledUpdate:
+def _ready(rule: UpdateRule, count: int, h: Mapping[str, Any], dtype: Any = np.float32) -> CompiledUpdate:
     made = CompiledUpdate(rule, count, h, np.dtype(dtype))
     made.prepare()
     assert made._code is not None

@@ -16,7 +16,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.graph.traits import Effect
 from aioflow.protos import Message
 
-Library: TypeAlias = Mapping[str, Message]
+FunctionLibrary: TypeAlias = Mapping[str, Message]
 # A port with this many digits or more is malformed.
 _DIGITS = 10
 # Number of colons in "node:output:1".
@@ -24,7 +24,10 @@ _READS = 2
 
 
 def function_of(
-    message: Message, library: Library, gradient: str, node_of: Callable[[Message, tuple[str, ...]], NodeDef | None]
+    message: Message,
+    library: FunctionLibrary,
+    gradient: str,
+    node_of: Callable[[Message, tuple[str, ...]], NodeDef | None],
 ) -> FunctionDef:
     """Return the function that a FunctionDef message describes.
 
@@ -86,7 +89,7 @@ def _effects(message: Message, nodes: Sequence[NodeDef]) -> tuple[str, ...]:
 class _Reads:
     """A resolver of the inputs of a function's nodes."""
 
-    def __init__(self, message: Message, library: Library) -> None:
+    def __init__(self, message: Message, library: FunctionLibrary) -> None:
         self._nodes = {node.name: node for node in message.node_def}
         self._library = library
 
@@ -106,7 +109,7 @@ class _Reads:
         return str(InputRef(name, _first(node, output, text, self._library) + int(index)))
 
 
-def _first(node: Message, output: str, text: str, library: Library) -> int:
+def _first(node: Message, output: str, text: str, library: FunctionLibrary) -> int:
     first = 0
     for name, count in _outputs_of_message(node, library):
         if name == output:
@@ -120,7 +123,7 @@ def _first(node: Message, output: str, text: str, library: Library) -> int:
     return 0
 
 
-def _outputs_of_message(node: Message, library: Library) -> Iterator[tuple[str, int]]:
+def _outputs_of_message(node: Message, library: FunctionLibrary) -> Iterator[tuple[str, int]]:
     if node.op in library:
         yield from ((arg.name, 1) for arg in library[node.op].signature.output_arg)
         return

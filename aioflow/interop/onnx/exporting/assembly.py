@@ -7,9 +7,9 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, defs, helper
 
-from aioflow.interop.onnx.exporting.scope import Scope
+from aioflow.interop.onnx.exporting.scope import GraphBuilder
 from aioflow.interop.onnx.exporting.types import mention_proto, tensor_proto, value_info
-from aioflow.interop.onnx.exporting.values import Body, Made, Value
+from aioflow.interop.onnx.exporting.values import Made, ModelGraph, ModelValue
 from aioflow.memory.values import Array
 from aioflow.release import RELEASE
 
@@ -17,7 +17,9 @@ _PRODUCER: Final = "aioflow"
 _SMALL: Final = 1024  # bytes; smaller constants are always in the model
 
 
-def assembled(scope: Scope, outputs: Mapping[str, Value], outside: dict[str, Array] | None = None) -> ModelProto:
+def assembled(
+    scope: GraphBuilder, outputs: Mapping[str, ModelValue], outside: dict[str, Array] | None = None
+) -> ModelProto:
     """Return the model.
 
     Args:
@@ -47,7 +49,7 @@ def assembled(scope: Scope, outputs: Mapping[str, Value], outside: dict[str, Arr
     )
 
 
-def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
+def _name_outputs(scope: GraphBuilder, outputs: Mapping[str, ModelValue]) -> None:
     """Name the output values: rename each where it is computed, or else copy it with an Identity."""
     # Inputs and initializers are not made by nodes, and their names are fixed, so they are copied.
     here = {name for node in scope.body.nodes for name in node.outputs}
@@ -59,20 +61,20 @@ def _name_outputs(scope: Scope, outputs: Mapping[str, Value]) -> None:
             renamed[value.name] = name
         else:
             scope.body.nodes.append(Made("Identity", scope.parts.unique_node(name), [value.name], [name]))
-        scope.body.outputs.append(Value(name, value.dtype, value.dims))
+        scope.body.outputs.append(ModelValue(name, value.dtype, value.dims))
     _rename(scope.body, renamed)
 
 
-def _rename(body: Body, renamed: Mapping[str, str]) -> None:
+def _rename(body: ModelGraph, renamed: Mapping[str, str]) -> None:
     for node in body.nodes:
         node.inputs = [renamed.get(name, name) for name in node.inputs]
         node.outputs = [renamed.get(name, name) for name in node.outputs]
         for inner in node.bodies:
             _rename(inner, renamed)
-            inner.outputs = [Value(renamed.get(v.name, v.name), v.dtype, v.dims) for v in inner.outputs]
+            inner.outputs = [ModelValue(renamed.get(v.name, v.name), v.dtype, v.dims) for v in inner.outputs]
 
 
-def _drop_unread(body: Body, opset: int) -> None:
+def _drop_unread(body: ModelGraph, opset: int) -> None:
     """Drop nodes whose outputs are unread, and names of unread trailing outputs."""
     read = {value.name for value in body.outputs}
     kept: list[Made] = []
@@ -103,7 +105,7 @@ def _without_unread(node: Made, read: set[str], opset: int) -> list[str]:
     return names
 
 
-def _graph_proto(body: Body, constants: Mapping[str, Array], outside: Mapping[str, Array]) -> GraphProto:
+def _graph_proto(body: ModelGraph, constants: Mapping[str, Array], outside: Mapping[str, Array]) -> GraphProto:
     """Return a graph. Nested graphs share the constants of the main graph; those in `outside` are only referenced."""
     return helper.make_graph(
         [_node_proto(node) for node in body.nodes],
@@ -119,7 +121,7 @@ def _graph_proto(body: Body, constants: Mapping[str, Array], outside: Mapping[st
 
 def _node_proto(node: Made) -> NodeProto:
     attrs = {
-        key: _graph_proto(value, {}, {}) if isinstance(value, Body) else value
+        key: _graph_proto(value, {}, {}) if isinstance(value, ModelGraph) else value
         for key, value in node.attrs.items()
         # Attributes with an underscore are notes of the export, not of ONNX.
         if not key.startswith("_")

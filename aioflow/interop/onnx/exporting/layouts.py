@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+from aioflow.interop.onnx.exporting.values import ModelValue, channels_first_order
 
-_OfTwo: TypeAlias = Callable[[Node, Value, Value], Value]
+_OfTwo: TypeAlias = Callable[[ExportedNode, ModelValue, ModelValue], ModelValue]
 
 
-def elementwise(node: Node, values: Sequence[Value], make: Callable[..., Value]) -> Value:
+def elementwise(node: ExportedNode, values: Sequence[ModelValue], make: Callable[..., ModelValue]) -> ModelValue:
     """Return the result of `make` on the values, which broadcast, in one layout."""
     plain, is_first = alike(node, values)
     made = make(*plain)
-    return Value(made.name, made.dtype, node.outputs[0].dims, None, True) if is_first else made
+    return ModelValue(made.name, made.dtype, node.outputs[0].dims, None, True) if is_first else made
 
 
 def of_two(*ops: str) -> Callable[[_OfTwo], _OfTwo]:
@@ -29,7 +29,7 @@ def of_two(*ops: str) -> Callable[[_OfTwo], _OfTwo]:
 
     def register(function: _OfTwo) -> _OfTwo:
         @exporter(*ops, any_layout=True)
-        def made(node: Node, x: Value, y: Value) -> Value:
+        def made(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
             return elementwise(node, [x, y], partial(function, node))
 
         return function
@@ -37,7 +37,7 @@ def of_two(*ops: str) -> Callable[[_OfTwo], _OfTwo]:
     return register
 
 
-def alike(node: Node, values: Sequence[Value]) -> tuple[list[Value], bool]:
+def alike(node: ExportedNode, values: Sequence[ModelValue]) -> tuple[list[ModelValue], bool]:
     """Return the values in one layout, and whether that layout has the channels first.
 
     The returned values are plain values of the model.
@@ -50,7 +50,7 @@ def alike(node: Node, values: Sequence[Value]) -> tuple[list[Value], bool]:
     return [_first(node, value, rank) for value in values], True
 
 
-def _first(node: Node, value: Value, rank: int) -> Value:
+def _first(node: ExportedNode, value: ModelValue, rank: int) -> ModelValue:
     if value.channels_first:
         return node.first(value)
     own = node.rank(value)

@@ -13,8 +13,8 @@ from aioflow.graph.boundary import ARG, RETVAL
 from aioflow.interop.onnx.exporting.assembly import assembled
 from aioflow.interop.onnx.exporting.equivalent import is_equivalent
 from aioflow.interop.onnx.exporting.fusing import fused
-from aioflow.interop.onnx.exporting.scope import Scope
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.scope import GraphBuilder
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.interop.onnx.exporting.walk import walk
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.memory.values import Array
@@ -70,7 +70,7 @@ def index_of_input(name: str) -> int:
     return int(name.removeprefix(_INPUT))
 
 
-def _walked(graph: ClientGraph, opset: int) -> tuple[Scope, list[Value]]:
+def _walked(graph: ClientGraph, opset: int) -> tuple[GraphBuilder, list[ModelValue]]:
     graph = fused(graph, opset)
     feeds = {Edge(n.name, 0): f"{_INPUT}{n.attrs['index']}" for n in graph.nodes.values() if n.op == ARG}
     results = {int(n.attrs["index"]): n.inputs[0] for n in graph.nodes.values() if n.op == RETVAL}

@@ -1,7 +1,7 @@
 """The registry of translations into ONNX. Each op has at most one, a function in the module of its family.
 
     @exporter("Square")
-    def square(node: Node, x: Value) -> Value:
+    def square(node: ExportedNode, x: ModelValue) -> ModelValue:
         return node.make("Mul", x, x)
 
 A translation receives the node and its inputs, and returns the outputs. Outputs are cast if their dtype differs from
@@ -12,7 +12,7 @@ Subgraphs of several ops that are one op in ONNX are declared by their pattern (
 captured values by their names in the pattern. A match counts only if `where` returns True for it:
 
     @composed("HardSwish", "x * Minimum(Maximum(x * 0.16666667 + 0.5, 0), 1)")
-    def hard_swish(node: Node, x: Value) -> Value:
+    def hard_swish(node: ExportedNode, x: ModelValue) -> ModelValue:
         return node.make("HardSwish", x)
 """
 
@@ -26,22 +26,22 @@ from typing import Any, Final, TypeVar
 
 from aioflow.errors import AlreadyRegisteredError
 from aioflow.interop.onnx.exporting import families
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found, Pattern, parsed
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ExportRule:
     """The translation of an op."""
 
     make: Callable[..., Any]
     any_layout: bool = False
 
 
-_RULES: Final[dict[str, Rule]] = {}
+_RULES: Final[dict[str, ExportRule]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def exporter(*ops: str, any_layout: bool = False) -> Callable[[_Function], _Func
         for op in ops:
             if op in _RULES:
                 raise AlreadyRegisteredError(f"op {op!r} has a translation into ONNX already", op_type=op)
-            _RULES[op] = Rule(function, any_layout)
+            _RULES[op] = ExportRule(function, any_layout)
         return function
 
     return register
@@ -102,7 +102,7 @@ def composed(
     """
 
     def register(function: _Function) -> _Function:
-        def make(node: Node, *values: Value) -> Any:
+        def make(node: ExportedNode, *values: ModelValue) -> Any:
             return function(node, **dict(zip(node.attr("inputs"), values, strict=True)))
 
         rule = Composed(f"ONNX.{op}", where)
@@ -123,7 +123,7 @@ def patterns_of(op: str) -> list[tuple[Composed, Pattern]]:
     return _PATTERNS.get(op, [])
 
 
-def rule_for(op: str) -> Rule | None:
+def rule_for(op: str) -> ExportRule | None:
     """Return the translation of an op, if there is one."""
     return _RULES.get(op)
 

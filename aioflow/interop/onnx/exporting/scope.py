@@ -18,7 +18,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.interop.onnx.exporting.runnable import computed_in
 from aioflow.interop.onnx.exporting.types import dtype_of_text, is_exportable, schema_text, tensor_type
-from aioflow.interop.onnx.exporting.values import Body, Made, Value
+from aioflow.interop.onnx.exporting.values import Made, ModelGraph, ModelValue
 from aioflow.memory.values import Array
 
 _SMALL = 1024  # bytes; equal constants up to this size are shared
@@ -29,7 +29,7 @@ class RefusedError(Exception):
 
 
 @dataclass
-class Parts:
+class ModelState:
     """State shared by all graphs of one model.
 
     Attributes:
@@ -45,7 +45,7 @@ class Parts:
     preferred: dict[str, str] = field(default_factory=dict)
     _names: dict[str, int] = field(default_factory=dict)
     _nodes: dict[str, int] = field(default_factory=dict)
-    _equal: dict[Hashable, Value] = field(default_factory=dict)
+    _equal: dict[Hashable, ModelValue] = field(default_factory=dict)
 
     def unique(self, name: str) -> str:
         """Return the name, or a similar one that no value has."""
@@ -74,7 +74,7 @@ class Parts:
         if port == 0 and node not in self._nodes:
             maker.name = self.unique_node(node)
 
-    def constant(self, array: Array, dtype: DType, name: str) -> Value:
+    def constant(self, array: Array, dtype: DType, name: str) -> ModelValue:
         """Return a constant of that name, or an equal small constant made earlier."""
         # The bytes distinguish 0.0 from -0.0, and equal NaNs are shared, unlike by `==`.
         key = (dtype.name, array.shape, array.tobytes()) if array.nbytes <= _SMALL and array.dtype != object else None
@@ -82,7 +82,7 @@ class Parts:
             return self._equal[key]
         unique = self.unique(name)
         self.constants[unique] = array
-        value = Value(unique, dtype, array.shape, array)
+        value = ModelValue(unique, dtype, array.shape, array)
         if key is not None:
             self._equal[key] = value
         return value
@@ -106,7 +106,7 @@ def _text(dtype: DType) -> str:
     return schema_text(dtype)
 
 
-class Scope:
+class GraphBuilder:
     """One graph of the model under construction.
 
     Attributes:
@@ -114,21 +114,21 @@ class Scope:
         body: The graph.
     """
 
-    def __init__(self, parts: Parts, name: str, outer: Scope | None = None) -> None:
+    def __init__(self, parts: ModelState, name: str, outer: GraphBuilder | None = None) -> None:
         self.parts = parts
-        self.body = Body(name)
+        self.body = ModelGraph(name)
         self._outer = outer
-        self._known: dict[Hashable, tuple[Value, ...]] = {}
+        self._known: dict[Hashable, tuple[ModelValue, ...]] = {}
 
-    def input(self, name: str, dtype: DType, dims: Dims = None) -> Value:
+    def input(self, name: str, dtype: DType, dims: Dims = None) -> ModelValue:
         """Add an input to the graph."""
-        value = Value(self.parts.unique(name), dtype, dims)
+        value = ModelValue(self.parts.unique(name), dtype, dims)
         self.body.inputs.append(value)
         return value
 
     def make(
-        self, op: str, name: str, inputs: Sequence[Value | None], outputs: int, attrs: Attrs, to: DType | None
-    ) -> tuple[Value, ...]:
+        self, op: str, name: str, inputs: Sequence[ModelValue | None], outputs: int, attrs: Attrs, to: DType | None
+    ) -> tuple[ModelValue, ...]:
         """Return the outputs of a new node, or of an equal one made earlier.
 
         Inputs and outputs are cast where onnxruntime's kernels lack their dtype. `to` is the dtype of outputs that only
@@ -146,7 +146,7 @@ class Scope:
         wanted = {_formal(schema.inputs, i): v.dtype for i, v in reversed(list(enumerate(inputs))) if v is not None}
         return tuple(self._as(v, wanted.get(_formal(schema.outputs, i))) for i, v in enumerate(made))
 
-    def _types(self, op: str, schema: defs.OpSchema, inputs: Sequence[Value | None]) -> dict[str, DType]:
+    def _types(self, op: str, schema: defs.OpSchema, inputs: Sequence[ModelValue | None]) -> dict[str, DType]:
         """Return the dtype for each type parameter of the op."""
         found: dict[str, DType] = {}
         for i, value in enumerate(inputs):
@@ -177,11 +177,11 @@ class Scope:
         (only,) = next(c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == kind)
         return dtype_of_text(only)
 
-    def _as(self, value: Value, dtype: DType | None) -> Value:
+    def _as(self, value: ModelValue, dtype: DType | None) -> ModelValue:
         """Return the value in that dtype."""
         return value if dtype is None or value.dtype is dtype else self.cast(value, dtype)
 
-    def cast(self, value: Value, dtype: DType, is_size: bool = False) -> Value:
+    def cast(self, value: ModelValue, dtype: DType, is_size: bool = False) -> ModelValue:
         """Return the value in another dtype.
 
         Args:
@@ -205,28 +205,28 @@ class Scope:
             return self.parts.constant(array, dtype, f"{value.name}/{dtype.name}")
         source = self.parts.made.get(value.name)
         origin = None if source is None else source.attrs.get("_size")
-        if isinstance(origin, Value) and origin.dtype is dtype:
+        if isinstance(origin, ModelValue) and origin.dtype is dtype:
             return origin.of(value.dims)
         attrs: dict[str, object] = {"to": tensor_type(dtype)}
         if is_size:
             attrs["_size"] = value
         (made,) = self._add("Cast", f"{value.name}/Cast", [value], [dtype], attrs)
-        return Value(made.name, dtype, value.dims, None, value.channels_first)
+        return ModelValue(made.name, dtype, value.dims, None, value.channels_first)
 
     def nest(
-        self, op: str, name: str, inputs: Sequence[Value], kinds: Sequence[DType], attrs: Attrs
-    ) -> tuple[Value, ...]:
+        self, op: str, name: str, inputs: Sequence[ModelValue], kinds: Sequence[DType], attrs: Attrs
+    ) -> tuple[ModelValue, ...]:
         """Return the outputs, of dtypes `kinds`, of a new node whose attributes hold graphs."""
         return self._add(op, name, inputs, kinds, attrs)
 
     def _add(
-        self, op: str, name: str, inputs: Sequence[Value | None], kinds: Sequence[DType], attrs: Attrs
-    ) -> tuple[Value, ...]:
+        self, op: str, name: str, inputs: Sequence[ModelValue | None], kinds: Sequence[DType], attrs: Attrs
+    ) -> tuple[ModelValue, ...]:
         while inputs and inputs[-1] is None:  # runtimes do not fuse nodes that have empty names at the end
             inputs = inputs[:-1]
         names = ["" if value is None else value.name for value in inputs]
         # Nodes with graphs are not compared, since their bodies are mutable.
-        key = None if any(isinstance(a, Body) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
+        key = None if any(isinstance(a, ModelGraph) for a in attrs.values()) else (op, *names, len(kinds), _key(attrs))
         found = None if key is None else self._find(key)
         if found is not None:
             return found
@@ -235,14 +235,14 @@ class Scope:
         node = Made(op, self.parts.unique_node(name), names, outputs, attrs)
         self.body.nodes.append(node)
         self.parts.made.update(dict.fromkeys(outputs, node))
-        made = tuple(Value(output, kind) for output, kind in zip(outputs, kinds, strict=True))
+        made = tuple(ModelValue(output, kind) for output, kind in zip(outputs, kinds, strict=True))
         if key is not None:
             self._known[key] = made
         return made
 
-    def _find(self, key: Hashable) -> tuple[Value, ...] | None:
+    def _find(self, key: Hashable) -> tuple[ModelValue, ...] | None:
         # Inner graphs see the values around them, but not the reverse, so only outer scopes are searched.
-        scope: Scope | None = self
+        scope: GraphBuilder | None = self
         while scope is not None:
             if key in scope._known:
                 return scope._known[key]

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aioflow.graph.dtypes import bool_, int64
-from aioflow.interop.onnx.exporting.node import Node
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.node import ExportedNode
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _FAR = 2**62
 
@@ -35,7 +35,9 @@ class _Plan:
     added: list[int] = field(default_factory=list)
 
 
-def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
+def strided_slice(
+    node: ExportedNode, x: ModelValue, begin: ModelValue, end: ModelValue, strides: ModelValue
+) -> ModelValue:
     """Return the slice: one Slice node, after which axes are dropped and added."""
     plan = _plan(node, x, _count(node, begin, end, strides))
     if plan.entries:
@@ -43,7 +45,9 @@ def strided_slice(node: Node, x: Value, begin: Value, end: Value, strides: Value
     return node.unsqueezed(node.squeezed(x, plan.dropped), plan.added)
 
 
-def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides: Value) -> Value:
+def _sliced(
+    node: ExportedNode, x: ModelValue, plan: _Plan, begin: ModelValue, end: ModelValue, strides: ModelValue
+) -> ModelValue:
     """Return the input sliced along the axes of the entries."""
     flags = node.const([axis in plan.dropped for axis in plan.axes], bool_)
     zero, far = node.const(0), node.const(_FAR)
@@ -64,7 +68,9 @@ def _sliced(node: Node, x: Value, plan: _Plan, begin: Value, end: Value, strides
     return node.make("Slice", x, starts, ends, node.const(plan.axes), steps)
 
 
-def _before_first(node: Node, x: Value, plan: _Plan, starts: Value, forwards: Value) -> Value:
+def _before_first(
+    node: ExportedNode, x: ModelValue, plan: _Plan, starts: ModelValue, forwards: ModelValue
+) -> ModelValue:
     """Return flags of the slices that go backward from before the first element.
 
     `StridedSlice` returns no elements for them. ONNX clamps the start and would return the first one.
@@ -82,14 +88,14 @@ def _before_first(node: Node, x: Value, plan: _Plan, starts: Value, forwards: Va
     return _of_two(node, "And", outside, _inverse(node, forwards))
 
 
-def _count(node: Node, *vectors: Value) -> int:
+def _count(node: ExportedNode, *vectors: ModelValue) -> int:
     for vector in vectors:
         if vector.dims is not None and vector.dims[0] is not None:
             return vector.dims[0]
     node.refuse("a slice of a number of axes that is not known")
 
 
-def _plan(node: Node, x: Value, count: int) -> _Plan:
+def _plan(node: ExportedNode, x: ModelValue, count: int) -> _Plan:
     masks = {name: int(node.attr(f"{name}_mask")) for name in ("ellipsis", "new_axis", "shrink_axis")}
     # The ellipsis bit wins over the others, as in TensorFlow.
     new = masks["new_axis"] & ~masks["ellipsis"]
@@ -118,7 +124,7 @@ def _plan(node: Node, x: Value, count: int) -> _Plan:
     return plan
 
 
-def _entries(node: Node, vector: Value, plan: _Plan) -> Value:
+def _entries(node: ExportedNode, vector: ModelValue, plan: _Plan) -> ModelValue:
     """Return those begins, ends or strides that slice an axis."""
     if vector.constant is not None:
         return node.const(vector.constant.reshape(-1)[plan.entries].astype(np.int64))
@@ -127,7 +133,7 @@ def _entries(node: Node, vector: Value, plan: _Plan) -> Value:
     return given if plan.entries == list(range(count or 0)) else node.make("Gather", given, node.const(plan.entries))
 
 
-def _masked(node: Node, plan: _Plan, mask: str) -> Value:
+def _masked(node: ExportedNode, plan: _Plan, mask: str) -> ModelValue:
     bits = int(node.attr(mask))
     return node.const([bool(bits & (1 << i)) for i in plan.entries], bool_)
 
@@ -137,17 +143,17 @@ def _masked(node: Node, plan: _Plan, mask: str) -> Value:
 _FUNCTIONS: Final = {"Add": np.add, "And": np.logical_and, "Equal": np.equal, "Greater": np.greater, "Less": np.less}
 
 
-def _of_two(node: Node, op: str, x: Value, y: Value) -> Value:
+def _of_two(node: ExportedNode, op: str, x: ModelValue, y: ModelValue) -> ModelValue:
     if x.constant is not None and y.constant is not None:
         return _as_const(node, _FUNCTIONS[op](x.constant, y.constant))
     return node.make(op, x, y)
 
 
-def _inverse(node: Node, flags: Value) -> Value:
+def _inverse(node: ExportedNode, flags: ModelValue) -> ModelValue:
     return node.make("Not", flags) if flags.constant is None else _as_const(node, ~flags.constant)
 
 
-def _chosen(node: Node, flags: Value, x: Value, y: Value) -> Value:
+def _chosen(node: ExportedNode, flags: ModelValue, x: ModelValue, y: ModelValue) -> ModelValue:
     if _is_all(flags, False):
         return y
     if flags.constant is not None and x.constant is not None and y.constant is not None:
@@ -155,11 +161,11 @@ def _chosen(node: Node, flags: Value, x: Value, y: Value) -> Value:
     return node.make("Where", flags, x, y)
 
 
-def _as_const(node: Node, array: npt.ArrayLike) -> Value:
+def _as_const(node: ExportedNode, array: npt.ArrayLike) -> ModelValue:
     return node.const(array, bool_ if np.asarray(array).dtype == bool else int64)
 
 
-def _whole(node: Node, plan: _Plan, numbers: Value) -> Value:
+def _whole(node: ExportedNode, plan: _Plan, numbers: ModelValue) -> ModelValue:
     """Return one number per axis, also if all are the same."""
     if numbers.constant is None:
         return numbers
@@ -167,5 +173,5 @@ def _whole(node: Node, plan: _Plan, numbers: Value) -> Value:
     return node.const(np.broadcast_to(numbers.constant, len(plan.axes)))
 
 
-def _is_all(values: Value, value: int) -> bool:
+def _is_all(values: ModelValue, value: int) -> bool:
     return values.constant is not None and bool((values.constant == value).all())

@@ -42,7 +42,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Variable:
+class ExportedVariable:
     """A loop variable: its Merge, its value before the loop, and its next value, which the body computes."""
 
     merge: Edge
@@ -63,13 +63,13 @@ class Loop:
     """
 
     name: str
-    variables: list[Variable]
-    exits: list[tuple[Node, Variable]]
+    variables: list[ExportedVariable]
+    exits: list[tuple[Node, ExportedVariable]]
     condition: Block
     body: Block
 
 
-Item: TypeAlias = "Node | Branch | Loop | Irregular"
+BlockItem: TypeAlias = "Node | Branch | Loop | Irregular"
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Block:
     """
 
     results: list[Edge]
-    items: list[Item] = field(default_factory=list)
+    items: list[BlockItem] = field(default_factory=list)
     outside: dict[Edge, None] = field(default_factory=dict)
     held: dict[Edge, None] = field(default_factory=dict)
 
@@ -107,7 +107,7 @@ class Structure:
     def __init__(self, graph: ClientGraph) -> None:
         self._graph = graph
         self._frames = frames_behind(graph)
-        self._loops: dict[LoopFrame, list[Variable]] = {}
+        self._loops: dict[LoopFrame, list[ExportedVariable]] = {}
         self._predicates = Predicates(graph)
         for node in graph.nodes.values():
             self._note_variable(node)
@@ -157,7 +157,7 @@ class Structure:
         frame, variable = self._frames[node.name], loop_variable(self._graph, node)
         if frame is not None and variable is not None:
             start, following = (self.value(self._graph.nodes[n].inputs[0]) for n in (variable.enter, variable.next))
-            self._loops.setdefault(frame, []).append(Variable(Edge(node.name, 0), start, following))
+            self._loops.setdefault(frame, []).append(ExportedVariable(Edge(node.name, 0), start, following))
 
     # -- blocks --------------------------------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ class Structure:
         """Return the loop and the conditions of a node."""
         return _Level(self._frames[node.name], self._predicates.at(node.name))
 
-    def item(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
+    def item(self, node: Node, level: _Level) -> tuple[BlockItem, list[Edge]]:
         """Return the item that ends in a node, and the outputs that it reads."""
         if node.role is Role.MERGE:
             return self.branch([node], level)
@@ -183,7 +183,7 @@ class Structure:
             return Irregular(node, "a loop that while_loop did not build"), []
         return node, [self.value(edge) for edge in node.inputs]
 
-    def branch(self, merges: list[Node], level: _Level) -> tuple[Item, list[Edge]]:
+    def branch(self, merges: list[Node], level: _Level) -> tuple[BlockItem, list[Edge]]:
         """Return the branch that ends in these Merges, and the outputs that it reads."""
         found = self._predicates.alternatives.get(merges[0].name)
         if found is None or found.predicate is None:
@@ -203,7 +203,7 @@ class Structure:
         """Return the predicate that the inputs of a Merge differ in. It is common to all Merges of a branch."""
         return self._predicates.alternatives[merge.name].predicate
 
-    def _loop(self, node: Node, level: _Level) -> tuple[Item, list[Edge]]:
+    def _loop(self, node: Node, level: _Level) -> tuple[BlockItem, list[Edge]]:
         """Return the loop that an Exit node leaves, and the outputs that it reads."""
         switch = self._graph.nodes[node.inputs[0].node]
         frame = self._frames[switch.name]
@@ -228,8 +228,8 @@ class Structure:
         return loop, [*(v.start for v in kept), *condition.outside, *body.outside]
 
     def _used(
-        self, level: _Level, condition: Block, left: Sequence[Variable], by_merge: dict[Edge, Variable]
-    ) -> list[Variable]:
+        self, level: _Level, condition: Block, left: Sequence[ExportedVariable], by_merge: dict[Edge, ExportedVariable]
+    ) -> list[ExportedVariable]:
         """Return the variables on which the results of a loop depend."""
         waiting = [*(by_merge[edge] for edge in condition.held), *left]
         found: dict[Edge, None] = {}
@@ -257,7 +257,7 @@ class _Blocks:
         self._level = level
         self._block = Block(results)
         self._reads: dict[str, list[Edge]] = {}
-        self._items: dict[str, Item] = {}
+        self._items: dict[str, BlockItem] = {}
         self._order: list[str] = []
         self._depth: dict[str, int] = {}
         self._unit: dict[str, str] = {}  # the first of several Merges or Exits that end the same item

@@ -10,7 +10,7 @@ from onnx import TensorProto, ValueInfoProto, helper, numpy_helper
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.memory.copying import native
 from aioflow.memory.values import Array
 
@@ -64,7 +64,7 @@ def mention_proto(array: Array, name: str) -> TensorProto:
     return made
 
 
-def value_info(value: Value) -> ValueInfoProto:
+def value_info(value: ModelValue) -> ValueInfoProto:
     """Return name, dtype and shape of an input or output. Each unknown size has a name of its own."""
     sizes: list[int | str] | None = None
     if value.dims is not None:

@@ -11,7 +11,7 @@ from aioflow.memory.values import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class TensorArrayRows:
     """An array of tensors in the model. Its value is the stack of its rows, once any are written.
 
     Attributes:
@@ -20,13 +20,13 @@ class Rows:
         is_next: True if the value is the one row that an iteration of a loop adds. After the loop it is their stack.
     """
 
-    size: Value
+    size: ModelValue
     is_awaited: bool = False
     is_next: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class ModelValue:
     """A value of the model.
 
     Attributes:
@@ -43,7 +43,7 @@ class Value:
     dims: Dims = None
     constant: Array | None = None
     channels_first: bool = False
-    rows: Rows | None = None
+    rows: TensorArrayRows | None = None
 
     @property
     def rank(self) -> int | None:
@@ -55,7 +55,7 @@ class Value:
         """True if all sizes are known."""
         return self.dims is not None and None not in self.dims
 
-    def of(self, dims: Dims) -> Value:
+    def of(self, dims: Dims) -> ModelValue:
         """Return the same value with this static shape."""
         return replace(self, dims=dims)
 
@@ -71,9 +71,9 @@ class Made:
     attrs: Attrs = field(default_factory=dict)
 
     @property
-    def bodies(self) -> list[Body]:
+    def bodies(self) -> list[ModelGraph]:
         """Graphs among the attributes."""
-        return [value for value in self.attrs.values() if isinstance(value, Body)]
+        return [value for value in self.attrs.values() if isinstance(value, ModelGraph)]
 
     def reads(self) -> set[str]:
         """Return the names of all values that the node reads, also inside its graphs."""
@@ -85,13 +85,13 @@ class Made:
 
 
 @dataclass(slots=True, eq=False)
-class Body:
+class ModelGraph:
     """A graph: the model's main graph, or one in a node."""
 
     name: str
-    inputs: list[Value] = field(default_factory=list)
+    inputs: list[ModelValue] = field(default_factory=list)
     nodes: list[Made] = field(default_factory=list)
-    outputs: list[Value] = field(default_factory=list)
+    outputs: list[ModelValue] = field(default_factory=list)
 
     def reads(self) -> set[str]:
         """Return the names of all values that nodes and outputs read, made inside or outside of the graph."""

@@ -16,12 +16,20 @@ from aioflow.graph.boundary import ARG
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import load_families, rule_for
-from aioflow.interop.onnx.exporting.scope import Parts, RefusedError, Scope
-from aioflow.interop.onnx.exporting.structure import Block, Branch, Irregular, Item, Loop, Structure, Variable
+from aioflow.interop.onnx.exporting.scope import GraphBuilder, ModelState, RefusedError
+from aioflow.interop.onnx.exporting.structure import (
+    Block,
+    BlockItem,
+    Branch,
+    ExportedVariable,
+    Irregular,
+    Loop,
+    Structure,
+)
 from aioflow.interop.onnx.exporting.types import is_exportable
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.memory.values import Array
 
@@ -30,12 +38,12 @@ from aioflow.memory.values import Array
 # every iteration writes the only row of an array, the array is the last row of the stack.
 
 
-def awaited(array: Value) -> Value:
+def awaited(array: ModelValue) -> ModelValue:
     """Return an unwritten array marked as such, for use in the body of the loop that fills it."""
     return array if array.rows is None else replace(array, rows=replace(array.rows, is_awaited=True))
 
 
-def adds_rows(structure: Structure, loop: Loop, variable: Variable, following: Value) -> bool:
+def adds_rows(structure: Structure, loop: Loop, variable: ExportedVariable, following: ModelValue) -> bool:
     """Return whether each iteration writes exactly the next row of an array, or each writes its only row."""
     if following.rows is None or not following.rows.is_next:
         return False
@@ -45,7 +53,9 @@ def adds_rows(structure: Structure, loop: Loop, variable: Variable, following: V
     return _is(structure.constant(index), 0) and _is(following.rows.size.constant, 1)
 
 
-def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, scope: Scope) -> Value:
+def stacked(
+    structure: Structure, loop: Loop, variable: ExportedVariable, row: ModelValue, scope: GraphBuilder
+) -> ModelValue:
     """Return the array after the loop, given the stack of its iterations' results.
 
     Args:
@@ -57,7 +67,7 @@ def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, sc
     """
     dims = None if row.dims is None else (None, *row.dims)
     index = _index(structure, variable)
-    node = Node(structure.node(variable.merge), scope)
+    node = ExportedNode(structure.node(variable.merge), scope)
     if index is not None and structure.constant(index) is not None:
         return node.sliced(row, -1, 2**62).of(dims)
     if index is not None and _counts_down(structure, loop, index):
@@ -65,7 +75,7 @@ def stacked(structure: Structure, loop: Loop, variable: Variable, row: Value, sc
     return row.of(dims)
 
 
-def _index(structure: Structure, variable: Variable) -> Edge | None:
+def _index(structure: Structure, variable: ExportedVariable) -> Edge | None:
     """Return the index that the body writes to, or None if it appends."""
     node = structure.node(structure.past(variable.following))
     if node.op == "TensorListPushBack":
@@ -101,7 +111,7 @@ def _is(value: Array | None, number: int) -> bool:
 
 
 # Values by the outputs of the graph's nodes that they translate. Values made in a block are not visible outside.
-Known = ChainMap[Edge, Value]
+Known = ChainMap[Edge, ModelValue]
 
 
 def walk(
@@ -111,7 +121,7 @@ def walk(
     opset: int,
     reserved: Sequence[str] = (),
     impossible: Sequence[GraphNode] = (),
-) -> tuple[Scope, list[Value]]:
+) -> tuple[GraphBuilder, list[ModelValue]]:
     """Return the model's main graph, and its values for the wanted outputs.
 
     Args:
@@ -148,26 +158,26 @@ class _Walk:
     def __init__(self, graph: ClientGraph, opset: int) -> None:
         self._graph = graph
         self._structure = Structure(graph)
-        self.scope = Scope(Parts(opset), "graph")
+        self.scope = GraphBuilder(ModelState(opset), "graph")
         self.refused: dict[str, UnsupportedOp] = {}
 
-    def whole(self, wanted: Sequence[Edge], inputs: Mapping[Edge, str]) -> list[Value]:
+    def whole(self, wanted: Sequence[Edge], inputs: Mapping[Edge, str]) -> list[ModelValue]:
         """Translate the block of the wanted outputs, and return their values."""
         known = Known()
         for edge, name in inputs.items():
             dtype, dims = self._graph.spec(edge)
-            known[edge] = Value(name, dtype, dims)
+            known[edge] = ModelValue(name, dtype, dims)
             self.scope.body.inputs.append(known[edge])
         block = self._structure.whole(wanted)
         self._block(block, self.scope, known)
         results = [(edge, self._get(edge, known)) for edge in block.results]
         return [_visible(self._graph, edge, value, self.scope) for edge, value in results]
 
-    def _block(self, block: Block, scope: Scope, known: Known) -> None:
+    def _block(self, block: Block, scope: GraphBuilder, known: Known) -> None:
         for item in block.items:
             self._item(item, scope, known)
 
-    def _item(self, item: Item, scope: Scope, known: Known) -> None:
+    def _item(self, item: BlockItem, scope: GraphBuilder, known: Known) -> None:
         if isinstance(item, Branch):
             self._branch(item, scope, known)
         elif isinstance(item, Loop):
@@ -177,22 +187,22 @@ class _Walk:
         elif item.op != ARG:
             self._node(item, scope, known)
 
-    def _get(self, edge: Edge, known: Known) -> Value:
+    def _get(self, edge: Edge, known: Known) -> ModelValue:
         found = known.get(edge)
         if found is None:  # a node before it was refused
             dtype, dims = self._graph.spec(edge)
-            return Value("", dtype, dims)
+            return ModelValue("", dtype, dims)
         return found
 
     # -- plain nodes ---------------------------------------------------------------------------------------------------
 
-    def _node(self, node: GraphNode, scope: Scope, known: Known) -> None:
+    def _node(self, node: GraphNode, scope: GraphBuilder, known: Known) -> None:
         given = [self._get(self._structure.value(edge), known) for edge in node.inputs]
         rule = rule_for(node.op)
         if rule is None:
             self._refuse(node, _why(node), known)
             return
-        context = Node(node, scope)
+        context = ExportedNode(node, scope)
         inputs = given if rule.any_layout else [context.rows(value) for value in given]
         try:
             _check(node)
@@ -214,11 +224,11 @@ class _Walk:
     def _refuse(self, node: GraphNode, why: str, known: Known) -> None:
         self.refused.setdefault(node.name, UnsupportedOp(node.op, node.name, why))
         for port, spec in enumerate(node.outputs):
-            known[Edge(node.name, port)] = Value("", spec.dtype, spec.dims)
+            known[Edge(node.name, port)] = ModelValue("", spec.dtype, spec.dims)
 
     # -- branches and loops --------------------------------------------------------------------------------------------
 
-    def _branch(self, branch: Branch, scope: Scope, known: Known) -> None:
+    def _branch(self, branch: Branch, scope: GraphBuilder, known: Known) -> None:
         """Translate a branch into an If. A constant predicate selects its side here."""
         name = branch.merges[0].name
         predicate = self._get(self._structure.value(branch.predicate), known)
@@ -231,7 +241,7 @@ class _Walk:
             kinds = [merge.outputs[0].dtype for merge in branch.merges]
             bodies = []
             for side, label in zip(branch.sides, ("else", "then"), strict=True):
-                inner, inside = Scope(scope.parts, f"{name}/{label}", scope), known.new_child()
+                inner, inside = GraphBuilder(scope.parts, f"{name}/{label}", scope), known.new_child()
                 self._block(side, inner, inside)
                 results = [self._get(edge, inside) for edge in side.results]
                 _give(inner, results)
@@ -246,18 +256,18 @@ class _Walk:
         for merge, value in zip(branch.merges, chosen, strict=True):
             known[Edge(merge.name, 0)] = value.of(merge.outputs[0].dims) if value.constant is None else value
 
-    def _loop(self, loop: Loop, scope: Scope, known: Known) -> None:
+    def _loop(self, loop: Loop, scope: GraphBuilder, known: Known) -> None:
         """Translate a loop into a Loop.
 
         Its condition is computed once before the loop, and at the end of every iteration.
         """
         node = self._graph.nodes[loop.variables[0].merge.node]
-        starts = {v.merge: Node(node, scope).rows(self._get(v.start, known)) for v in loop.variables}
+        starts = {v.merge: ExportedNode(node, scope).rows(self._get(v.start, known)) for v in loop.variables}
         # An unwritten array of tensors has no value to carry: its rows are a scan output of the Loop instead.
         added = {merge for merge, start in starts.items() if start.rows is not None and not start.name}
         carried = [v for v in loop.variables if v.merge not in added]
         before = self._condition(loop, starts, scope, known)
-        inner = Scope(scope.parts, f"{loop.name}/body", scope)
+        inner = GraphBuilder(scope.parts, f"{loop.name}/body", scope)
         # The first two inputs of a body are fixed by ONNX: the iteration number and the condition.
         inner.input(f"{loop.name}/iteration", dtypes.int64, ())
         inner.input(f"{loop.name}/condition", dtypes.bool_, ())
@@ -271,7 +281,7 @@ class _Walk:
             inside[variable.merge] = replace(held, rows=start.rows)
         self._block(loop.body, inner, inside)
         following = {
-            v.merge: Node(node, inner).rows(self._get(edge, inside))
+            v.merge: ExportedNode(node, inner).rows(self._get(edge, inside))
             for v, edge in zip(loop.variables, loop.body.results, strict=True)
         }
         self._check_rows(loop, added, following, known)
@@ -280,7 +290,7 @@ class _Walk:
         last = [v.merge for v in carried] + [v.merge for v in loop.variables if v.merge in added]
         _give(inner, [after, *(following[merge] for merge in last)])
         # The empty name omits the trip count, so that only the condition ends the loop.
-        given = [Value("", dtypes.int64), before, *(starts[v.merge] for v in carried)]
+        given = [ModelValue("", dtypes.int64), before, *(starts[v.merge] for v in carried)]
         kinds = [following[merge].dtype for merge in last]
         made = scope.nest("Loop", loop.name, given, kinds, {"body": inner.body})
         after_loop = dict(zip(last, made, strict=True))
@@ -291,13 +301,15 @@ class _Walk:
             dims = exit_node.outputs[0].dims if start.rows is None else value.dims
             known[Edge(exit_node.name, 0)] = replace(value, dims=dims, rows=start.rows)
 
-    def _check_rows(self, loop: Loop, added: set[Edge], following: Mapping[Edge, Value], known: Known) -> None:
+    def _check_rows(self, loop: Loop, added: set[Edge], following: Mapping[Edge, ModelValue], known: Known) -> None:
         for variable in loop.variables:
             if variable.merge in added and not adds_rows(self._structure, loop, variable, following[variable.merge]):
                 node = self._graph.nodes[variable.merge.node]
                 self._refuse(node, "an array of tensors that is not written in the order of a loop", known)
 
-    def _condition(self, loop: Loop, values: Mapping[Edge, Value], scope: Scope, known: Known) -> Value:
+    def _condition(
+        self, loop: Loop, values: Mapping[Edge, ModelValue], scope: GraphBuilder, known: Known
+    ) -> ModelValue:
         inside = known.new_child()
         for merge, value in values.items():
             inside[merge] = value.of(self._graph.spec(merge).dims) if value.rows is None else value
@@ -305,18 +317,18 @@ class _Walk:
         return self._get(loop.condition.results[0], inside)
 
 
-def _any_rows(value: Value) -> Dims:
+def _any_rows(value: ModelValue) -> Dims:
     return None if value.dims is None else (None, *value.dims[1:])
 
 
-def _give(scope: Scope, values: Sequence[Value]) -> None:
+def _give(scope: GraphBuilder, values: Sequence[ModelValue]) -> None:
     """Make values the outputs of a graph in a node. ONNX requires outputs made in that graph, with distinct names."""
     here = {name for node in scope.body.nodes for name in node.outputs}
     for value in values:
         plain = value
         if value.channels_first:
             made = GraphNode(value.name, "Identity")
-            plain = Node(made, scope).rows(value)
+            plain = ExportedNode(made, scope).rows(value)
             here |= {name for node in scope.body.nodes for name in node.outputs}
         if plain.name not in here:
             (plain,) = scope.nest("Identity", f"{plain.name}/result", [plain], [plain.dtype], {})
@@ -325,9 +337,9 @@ def _give(scope: Scope, values: Sequence[Value]) -> None:
         scope.body.outputs.append(plain.of(value.dims))
 
 
-def _visible(graph: ClientGraph, edge: Edge, value: Value, scope: Scope) -> Value:
+def _visible(graph: ClientGraph, edge: Edge, value: ModelValue, scope: GraphBuilder) -> ModelValue:
     """Return the value in the graph's own layout."""
-    return Node(graph.nodes[edge.node], scope).rows(value) if value.name else value
+    return ExportedNode(graph.nodes[edge.node], scope).rows(value) if value.name else value
 
 
 def _check(node: GraphNode) -> None:

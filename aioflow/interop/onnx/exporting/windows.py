@@ -12,15 +12,15 @@ from typing import TypeVar
 
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.interop.onnx.exporting.node import Node
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.node import ExportedNode
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.ops.nn.geometry import Window, same_padding
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
+class WindowAttributes:
     """Attributes of a node with windows, along its spatial axes."""
 
     window: Window
@@ -44,7 +44,7 @@ class Windows:
         """Return those of `values`, one per axis of the graph's tensor, that belong to spatial axes."""
         return list(self.window.layout.spatial(values))
 
-    def padding(self, node: Node, images: Value, kernel: Sequence[int | None] | None) -> Attrs:
+    def padding(self, node: ExportedNode, images: ModelValue, kernel: Sequence[int | None] | None) -> Attrs:
         """Return the attribute that specifies the padding.
 
         Args:
@@ -62,7 +62,7 @@ class Windows:
             pairs = [pair for pair in known if pair is not None]
         return {"pads": [before for before, _ in pairs] + [after for _, after in pairs]}
 
-    def _check_spans(self, node: Node, kernel: Sequence[int | None] | None) -> None:
+    def _check_spans(self, node: ExportedNode, kernel: Sequence[int | None] | None) -> None:
         """Refuse windows with gaps between them, for which onnxruntime computes negative paddings."""
         for own, stride, dilation in zip(kernel or (), self.strides, self.dilations, strict=False):
             if own is not None and own > 1 and (own - 1) * dilation + 1 < stride:
@@ -81,6 +81,6 @@ class Windows:
         return same_padding(1 if size is None else size, own, stride, dilation)
 
 
-def windows_of(node: Node) -> Windows:
+def windows_of(node: ExportedNode) -> WindowAttributes:
     """Return the windows of a node."""
-    return Windows(Window.of(node.attrs))
+    return WindowAttributes(Window.of(node.attrs))

@@ -15,9 +15,9 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import axis_of, rank_of
-from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, size_of
+from aioflow.interop.onnx.sizes import Size, axis_of, rank_of
+from aioflow.interop.onnx.translating import OnnxNode, translation
+from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import reduce_max
 
@@ -54,7 +54,7 @@ class Scoring:
 
 @translation("Attention")
 def attention(
-    node: Node,
+    node: OnnxNode,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -148,7 +148,13 @@ def _ungrouped(x: Tensor, q: Tensor) -> Tensor:
 
 
 def _mask(
-    node: Node, q: Tensor, k: Tensor, mask: Tensor | None, before: Size, cached: Tensor | None, lengths: Tensor | None
+    node: OnnxNode,
+    q: Tensor,
+    k: Tensor,
+    mask: Tensor | None,
+    before: Size,
+    cached: Tensor | None,
+    lengths: Tensor | None,
 ) -> Mask:
     """Return the mask of the node, combined with all other conditions that hide keys.
 
@@ -184,7 +190,7 @@ def _mask(
     return Mask(make("SelectV2", allowed, 0 if bias is None else bias, least), may_hide_all)
 
 
-def _ordered(node: Node, queries: Size, keys: Size, before: Size, cached: Tensor | None) -> list[Tensor]:
+def _ordered(node: OnnxNode, queries: Size, keys: Size, before: Size, cached: Tensor | None) -> list[Tensor]:
     """Return the conditions that hide keys by position: those after a query and those outside its window."""
     left, right = node.attr("left_window_size", -1), node.attr("right_window_size", -1)
     causal = bool(node.attr("is_causal", 0))
@@ -236,7 +242,7 @@ def _filled(mask: Tensor, keys: Size) -> Tensor:
 
 
 @translation("TensorScatter")
-def tensor_scatter(node: Node, cache: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
+def tensor_scatter(node: OnnxNode, cache: Tensor, update: Tensor, starts: Tensor | None = None) -> Tensor:
     """Write each sequence's update into the cache at its position along an axis.
 
     In the mode "circular", positions beyond the end wrap around.

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import TensorShape
 from aioflow.interop.onnx.sizes import Size, int64, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.image.boxes import non_max_suppression as best_boxes
@@ -20,7 +20,7 @@ _FEW: Final = 128  # most pairs of image and class with nodes of their own, inst
 
 @translation("NonMaxSuppression")
 def non_max_suppression(
-    node: Node,
+    node: OnnxNode,
     boxes: Tensor,
     scores: Tensor,
     most: Tensor | None = None,

@@ -9,16 +9,16 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import ShapeLike
 from aioflow.interop.onnx.sequences import (
-    Kind,
     OptionalKind,
     TensorKind,
+    ValueKind,
     kind_of,
     placed,
     stored,
     widened,
 )
 from aioflow.interop.onnx.sizes import axis_of, int64, sizes_of
-from aioflow.interop.onnx.translating import Node, Subgraph, Value, translation
+from aioflow.interop.onnx.translating import OnnxNode, OnnxValue, Subgraph, translation
 from aioflow.interop.onnx.translations.sequences import stacked
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
@@ -26,18 +26,18 @@ from aioflow.ops.array.tensor_list import empty_list, push
 
 
 @translation("If")
-def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:
+def if_(node: OnnxNode, condition: Tensor) -> tuple[OnnxValue, ...]:
     then, otherwise = node.body("then_branch"), node.body("else_branch")
     known = node.constant(condition)
     # A constant condition needs no branch in the graph, and the other side may be unsupported.
     if known is not None:
         return tuple(then() if known.reshape(-1)[0] else otherwise())
     declared = [*zip(then.declared, otherwise.declared, strict=True)]
-    common: list[Kind | None] = [None] * len(declared)
+    common: list[ValueKind | None] = [None] * len(declared)
     # Both branches must store optionals if one of them returns an optional.
     if any(isinstance(kind, OptionalKind) for pair in declared for kind in pair):
         common = [_either(node, *pair) for pair in zip(then.kinds(), otherwise.kinds(), strict=True)]
-    found_kinds: list[list[Kind]] = []
+    found_kinds: list[list[ValueKind]] = []
 
     def branch(body: Subgraph) -> list[Tensor]:
         made = body()
@@ -49,7 +49,7 @@ def if_(node: Node, condition: Tensor) -> tuple[Value, ...]:
     return tuple(placed(*pair) for pair in zip(kinds, found, strict=True))
 
 
-def _either(node: Node, one: Kind, other: Kind) -> Kind:
+def _either(node: OnnxNode, one: ValueKind, other: ValueKind) -> ValueKind:
     found = widened(one, other)
     if found is None:
         raise node.wrong("the branches", f"results of one type, {one}", other)
@@ -57,7 +57,7 @@ def _either(node: Node, one: Kind, other: Kind) -> Kind:
 
 
 @translation("Loop")
-def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Value) -> tuple[Value, ...]:
+def loop(node: OnnxNode, count: Tensor | None, condition: Tensor | None, *start: OnnxValue) -> tuple[OnnxValue, ...]:
     body = node.body("body")
     carried, given_back, scanned = _stable_kinds(node, body, start)
     limit = None if count is None else ops.reshape(int64(count), [])
@@ -84,12 +84,14 @@ def loop(node: Node, count: Tensor | None, condition: Tensor | None, *start: Val
     return (*values, *(stacked(*pair) for pair in zip(found[len(carried) :], scanned, strict=True)))
 
 
-def _invariants(carried: Items[Kind], lists: int) -> list[ShapeLike | None]:
+def _invariants(carried: Items[ValueKind], lists: int) -> list[ShapeLike | None]:
     """Return the static shapes that hold in every iteration."""
     return [(), (), *(kind.dims if isinstance(kind, TensorKind) else () for kind in carried), *[()] * lists]
 
 
-def _stable_kinds(node: Node, body: Subgraph, start: Items[Value]) -> tuple[list[Kind], list[Kind], list[TensorKind]]:
+def _stable_kinds(
+    node: OnnxNode, body: Subgraph, start: Items[OnnxValue]
+) -> tuple[list[ValueKind], list[ValueKind], list[TensorKind]]:
     """Return the kinds of the carried values in every iteration, of their new values, and of scan outputs.
 
     The kinds are widened until the new values fit them.
@@ -107,7 +109,7 @@ def _stable_kinds(node: Node, body: Subgraph, start: Items[Value]) -> tuple[list
 
 
 @translation("Scan", since=9)
-def scan(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
+def scan(node: OnnxNode, *inputs: Tensor) -> tuple[Tensor, ...]:
     count = node.required("num_scan_inputs")
     body, states, rows = node.body("body"), inputs[: len(inputs) - count], inputs[len(inputs) - count :]
     outputs = len(body.outputs) - len(states)
@@ -128,7 +130,7 @@ def scan(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 @translation("Scan")
-def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
+def scan_of_batches(node: OnnxNode, lengths: Tensor | None, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Translate opset 8's Scan, whose inputs and outputs all have a batch axis in front."""
     if lengths is not None:
         return node.refuse("sequences of different lengths")
@@ -147,7 +149,7 @@ def scan_of_batches(node: Node, lengths: Tensor | None, *inputs: Tensor) -> tupl
 
 
 def _scanned(
-    node: Node, body: Subgraph, states: Items[Tensor], rows: Items[Tensor], axes: list[int], directions: list[int]
+    node: OnnxNode, body: Subgraph, states: Items[Tensor], rows: Items[Tensor], axes: list[int], directions: list[int]
 ) -> list[Tensor]:
     """Return the last states, and the scan outputs stacked along a new first axis."""
     size = int64(sizes_of(rows[0])[axes[0]])

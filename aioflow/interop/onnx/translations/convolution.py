@@ -11,17 +11,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.geometry import Windows, framed, positive, quotient, windows_of
+from aioflow.interop.onnx.geometry import SpatialWindows, framed, positive, quotient, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import Size, int64, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import convert_to_tensor
 from aioflow.ops.nn import activations, convolution, volumes
 
 
 @translation("Conv")
-def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def conv(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     rank = _rank(node, x, w)
     if rank_of(node, w) != rank or rank < 3:
         raise node.wrong("the filter", f"rank {rank}, at least 3", rank_of(node, w))
@@ -45,7 +45,7 @@ def conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     return node.refuse(f"a convolution along {rank - 2} axes")
 
 
-def _convolved_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
+def _convolved_volume(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None, windows: SpatialWindows) -> Tensor:
     volume = channels_last(x, 5)
     if windows.pads is not None and windows.padded:
         volume = ops.pad(volume, [[0, 0], *windows.whole_pads(), [0, 0]])
@@ -59,14 +59,14 @@ def _convolved_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, window
     return channels_first(y if b is None else activations.bias_add(y, b), 5)
 
 
-def _rank(node: Node, x: Tensor, w: Tensor) -> int:
+def _rank(node: OnnxNode, x: Tensor, w: Tensor) -> int:
     """Return the rank of the images, or else that of the filter."""
     if x.dims is None:
         x.set_shape((None,) * rank_of(node, w))
     return rank_of(node, x)
 
 
-def _kernel(node: Node, w: Tensor) -> list[int]:
+def _kernel(node: OnnxNode, w: Tensor) -> list[int]:
     sizes: list[int] = [node.refuse("a filter of unknown size") if s is None else s for s in (w.dims or ())[2:]]
     given = node.attr("kernel_shape", []) or sizes
     if given != sizes:
@@ -74,13 +74,15 @@ def _kernel(node: Node, w: Tensor) -> list[int]:
     return sizes
 
 
-def _in_two_axes(windows: Windows) -> Windows:
+def _in_two_axes(windows: SpatialWindows) -> SpatialWindows:
     """Return the windows with a preceding axis of size 1."""
     pads = None if windows.pads is None else ((0, 0), *windows.pads)
-    return Windows((1, *windows.kernel), (1, *windows.strides), (1, *windows.dilations), pads, (0, *windows.extra))
+    return SpatialWindows(
+        (1, *windows.kernel), (1, *windows.strides), (1, *windows.dilations), pads, (0, *windows.extra)
+    )
 
 
-def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Windows) -> Tensor:
+def _convolved(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None, windows: SpatialWindows) -> Tensor:
     """Return the convolution of images with their channels last."""
     channels, per_group, groups = (x.dims or ())[3], (w.dims or ())[1], node.attr("group", 1)
     if channels is not None and per_group is not None and channels != per_group * groups:
@@ -96,7 +98,7 @@ def _convolved(node: Node, x: Tensor, w: Tensor, b: Tensor | None, windows: Wind
 
 
 @translation("ConvTranspose")
-def conv_transpose(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+def conv_transpose(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     rank = _rank(node, x, w)
     axes = _spread_axes(node, x, w)
     if rank == 3:
@@ -134,7 +136,7 @@ class _SpreadAxis(NamedTuple):
         return self.full - positive(self.before) - positive(self.after)
 
 
-def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
+def _spread_axes(node: OnnxNode, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
     kernel = [node.refuse("a filter of unknown size") if s is None else s for s in (w.dims or ())[2:]]
     count = len(kernel)
     strides, dilations = node.attr("strides", []) or [1] * count, node.attr("dilations", []) or [1] * count
@@ -159,7 +161,7 @@ def _spread_axes(node: Node, x: Tensor, w: Tensor) -> list[_SpreadAxis]:
     return axes
 
 
-def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
+def _spread(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
     """Return the transposed convolution of images."""
     is_fed = any(isinstance(edge, Tensor) for axis in axes for edge in (axis.before, axis.after))
     # The kernel itself crops numbers of elements that are known; others are cropped afterwards.
@@ -176,7 +178,7 @@ def _spread(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_Spre
     return channels_first(y if b is None else activations.bias_add(y, b), 4)
 
 
-def _spread_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
+def _spread_volume(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None, axes: list[_SpreadAxis]) -> Tensor:
     y = volumes.conv3d_transpose(
         channels_last(x, 5),
         ops.transpose(w, [2, 3, 4, 1, 0]),
@@ -189,7 +191,7 @@ def _spread_volume(node: Node, x: Tensor, w: Tensor, b: Tensor | None, axes: lis
     return channels_first(y if b is None else activations.bias_add(y, b), 5)
 
 
-def _channels(node: Node, w: Tensor) -> int:
+def _channels(node: OnnxNode, w: Tensor) -> int:
     channels = (w.dims or ())[1]
     return node.refuse("a filter of unknown size") if channels is None else channels * int(node.attr("group", 1))
 

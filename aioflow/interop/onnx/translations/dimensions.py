@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.interop.onnx.sizes import Size
 from aioflow.ops.apply import constant, make
-
-Size: TypeAlias = int | Tensor  # a number if it is known, else an int32 scalar
 
 
 def size_of(x: Tensor, axis: int) -> Size:

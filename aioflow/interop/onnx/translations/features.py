@@ -10,8 +10,8 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node, translation
-from aioflow.interop.onnx.translations.lookup import Key, index_in, mapped
+from aioflow.interop.onnx.translating import OnnxNode, translation
+from aioflow.interop.onnx.translations.lookup import LookupKey, index_in, mapped
 from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
@@ -37,40 +37,40 @@ def to_float(x: Tensor) -> Tensor:
 
 
 @translation("LabelEncoder", domain=_ML)
-def label_encoder_of_classes(node: Node, x: Tensor) -> Tensor:
+def label_encoder_of_classes(node: OnnxNode, x: Tensor) -> Tensor:
     """Map strings to their indices in a list, or indices to the strings."""
     classes = node.required("classes_strings")
     return _either_way(node, x, list(range(len(classes))), classes)
 
 
 @translation("CategoryMapper", domain=_ML)
-def category_mapper(node: Node, x: Tensor) -> Tensor:
+def category_mapper(node: OnnxNode, x: Tensor) -> Tensor:
     return _either_way(node, x, node.required("cats_int64s"), node.required("cats_strings"))
 
 
-def _either_way(node: Node, x: Tensor, numbers: list[int], texts: list[str]) -> Tensor:
+def _either_way(node: OnnxNode, x: Tensor, numbers: list[int], texts: list[str]) -> Tensor:
     if x.dtype is dtypes.string:
         return mapped(_bytes(texts), np.array(numbers, np.int64), node.attr("default_int64", -1), x)
     return mapped(numbers, _strings(texts), node.attr("default_string", "_Unused").encode(), x)
 
 
 @translation("LabelEncoder", since=2, domain=_ML)
-def label_encoder(node: Node, x: Tensor) -> Tensor:
+def label_encoder(node: OnnxNode, x: Tensor) -> Tensor:
     values, default = _values(node)
     return mapped(_keys(node), values, default, x)
 
 
-def _keys(node: Node) -> Sequence[Key]:
+def _keys(node: OnnxNode) -> Sequence[LookupKey]:
     for kind in ("int64s", "floats"):
         if node.attr(f"keys_{kind}") is not None:
             return list(node.attr(f"keys_{kind}"))
     if node.attr("keys_strings") is not None:
         return _bytes(node.attr("keys_strings"))
-    found: list[Key] = node.required("keys_tensor").reshape(-1).tolist()
+    found: list[LookupKey] = node.required("keys_tensor").reshape(-1).tolist()
     return found
 
 
-def _values(node: Node) -> tuple[Array, Any]:
+def _values(node: OnnxNode) -> tuple[Array, Any]:
     """Return the values, and the default value of their type."""
     given = node.attr("default_tensor")
     default = None if given is None else given.reshape(-1)[0]
@@ -91,9 +91,9 @@ def _values(node: Node) -> tuple[Array, Any]:
 
 
 @translation("OneHotEncoder", domain=_ML)
-def one_hot_encoder(node: Node, x: Tensor) -> Tensor:
+def one_hot_encoder(node: OnnxNode, x: Tensor) -> Tensor:
     texts = node.attr("cats_strings")
-    keys: Sequence[Key] = _bytes(texts) if texts else node.required("cats_int64s")
+    keys: Sequence[LookupKey] = _bytes(texts) if texts else node.required("cats_int64s")
     if not node.attr("zeros", 1):
         return node.refuse("zeros=0: a category that is not there is an error")
     whole = x if texts or x.dtype is dtypes.int64 else make("Cast", x, DstT=dtypes.int64)
@@ -102,12 +102,12 @@ def one_hot_encoder(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Binarizer", domain=_ML)
-def binarizer(node: Node, x: Tensor) -> Tensor:
+def binarizer(node: OnnxNode, x: Tensor) -> Tensor:
     return make("Cast", make("Greater", to_float(x), node.attr("threshold", 0.0)), DstT=x.dtype)
 
 
 @translation("Imputer", domain=_ML)
-def imputer(node: Node, x: Tensor) -> Tensor:
+def imputer(node: OnnxNode, x: Tensor) -> Tensor:
     whole = x.dtype.is_integer
     new = np.array(node.required("imputed_value_int64s" if whole else "imputed_value_floats"), x.dtype.np_dtype)
     old = node.attr("replaced_value_int64", 0) if whole else node.attr("replaced_value_float", 0.0)
@@ -120,13 +120,13 @@ def imputer(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("ArrayFeatureExtractor", domain=_ML)
-def array_feature_extractor(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def array_feature_extractor(node: OnnxNode, x: Tensor, indices: Tensor) -> Tensor:
     rows = make("ExpandDims", x, 0) if rank_of(node, x) == 1 else x
     return make("GatherV2", rows, make("Reshape", indices, [-1]), -1)
 
 
 @translation("FeatureVectorizer", domain=_ML)
-def feature_vectorizer(node: Node, *inputs: Tensor) -> Tensor:
+def feature_vectorizer(node: OnnxNode, *inputs: Tensor) -> Tensor:
     widths = node.required("inputdimensions")
     columns = []
     for x, width in zip(inputs, widths, strict=True):
@@ -136,13 +136,13 @@ def feature_vectorizer(node: Node, *inputs: Tensor) -> Tensor:
 
 
 @translation("Scaler", domain=_ML)
-def scaler(node: Node, x: Tensor) -> Tensor:
+def scaler(node: OnnxNode, x: Tensor) -> Tensor:
     offset, scale = (np.array(node.required(name), np.float32) for name in ("offset", "scale"))
     return (make("Cast", x, DstT=dtypes.float32) - constant(offset)) * constant(scale)
 
 
 @translation("Normalizer", domain=_ML)
-def normalizer(node: Node, x: Tensor) -> Tensor:
+def normalizer(node: OnnxNode, x: Tensor) -> Tensor:
     """Divide rows by their maximum, L1 norm or L2 norm. Rows for which it is 0 stay unchanged."""
     values = make("Cast", x, DstT=dtypes.float32)
     norm = node.attr("norm", "MAX")
@@ -161,7 +161,7 @@ def normalizer(node: Node, x: Tensor) -> Tensor:
 # ── linear models ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
+def transformed(node: OnnxNode, scores: Tensor, kind: str) -> Tensor:
     """Apply the `post_transform` of that name to scores of classes or targets."""
     if kind == "NONE":
         return scores
@@ -177,7 +177,7 @@ def transformed(node: Node, scores: Tensor, kind: str) -> Tensor:
     return node.refuse(f"post_transform={kind}")
 
 
-def class_labels(node: Node, *names: str) -> Array:
+def class_labels(node: OnnxNode, *names: str) -> Array:
     """Return the labels of the classes: strings or integers."""
     for name in names:
         found = node.attr(name)
@@ -191,7 +191,7 @@ def labels_of(scores: Tensor, labels: Array) -> Tensor:
     return make("GatherV2", constant(labels), make("ArgMax", scores, -1), 0)
 
 
-def _linear(node: Node, x: Tensor, count: int) -> Tensor:
+def _linear(node: OnnxNode, x: Tensor, count: int) -> Tensor:
     values = make("Cast", x, DstT=dtypes.float32)
     weights = np.array(node.required("coefficients"), np.float32).reshape(count, -1)
     is_matrix = x.dims is not None and len(x.dims) > 1
@@ -202,12 +202,12 @@ def _linear(node: Node, x: Tensor, count: int) -> Tensor:
 
 
 @translation("LinearRegressor", domain=_ML)
-def linear_regressor(node: Node, x: Tensor) -> Tensor:
+def linear_regressor(node: OnnxNode, x: Tensor) -> Tensor:
     return transformed(node, _linear(node, x, node.attr("targets", 1)), node.attr("post_transform", "NONE"))
 
 
 @translation("LinearClassifier", domain=_ML)
-def linear_classifier(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+def linear_classifier(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     labels = class_labels(node, "classlabels_strings", "classlabels_ints")
     if len(node.attr("intercepts") or labels) != len(labels):
         return node.refuse("one score for two classes")

@@ -7,7 +7,7 @@ from typing import Final
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.convolution import conv
 from aioflow.interop.onnx.translations.math import gelu_of, product, swish_of
 from aioflow.interop.onnx.translations.nn import gemm
@@ -19,14 +19,14 @@ _QUICK: Final = 1.702  # the factor for which the sigmoid approximates Φ best
 
 
 @microsoft("FusedMatMul", "alpha", "transA", "transB", "transBatchA", "transBatchB")
-def fused_matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+def fused_matmul(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     a, b = _batch_last(node, a, "transBatchA"), _batch_last(node, b, "transBatchB")
     y = product(a, b, bool(node.attr("transA", 0)), bool(node.attr("transB", 0)))
     alpha = node.attr("alpha", 1.0)
     return y if alpha == 1 else make("Mul", y, constant(alpha, y.dtype))
 
 
-def _batch_last(node: Node, x: Tensor, attribute: str) -> Tensor:
+def _batch_last(node: OnnxNode, x: Tensor, attribute: str) -> Tensor:
     """Move the first axis behind the other batch axes if the node's attribute is set."""
     if not node.attr(attribute, 0):
         return x
@@ -39,7 +39,7 @@ def _batch_last(node: Node, x: Tensor, attribute: str) -> Tensor:
     *("alpha", "beta", "transA", "transB"),
     *("activation", "activation_alpha", "activation_beta", "activation_gamma"),
 )
-def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def fused_gemm(node: OnnxNode, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     name = node.attr("activation", "")
     y = gemm(node, a, b, c)
     return activation_of(node, name, node.attr("activation_alpha"), node.attr("activation_beta"))(y) if name else y
@@ -50,13 +50,13 @@ def fused_gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Ten
     *("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
     *("activation", "activation_params"),
 )
-def fused_conv(node: Node, x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None) -> Tensor:
+def fused_conv(node: OnnxNode, x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None) -> Tensor:
     """Return the sum of the convolution and `z`, activated."""
     y = conv(node, x, w, b)
     return _activated(node, y if z is None else make("AddV2", y, z))
 
 
-def _activated(node: Node, y: Tensor) -> Tensor:
+def _activated(node: OnnxNode, y: Tensor) -> Tensor:
     name, parameters = node.attr("activation", ""), node.attr("activation_params", [])
     if not name:
         return y
@@ -70,20 +70,20 @@ def _activated(node: Node, y: Tensor) -> Tensor:
 
 
 @microsoft("Gelu")
-def gelu(node: Node, x: Tensor) -> Tensor:
+def gelu(node: OnnxNode, x: Tensor) -> Tensor:
     return gelu_of(x, approximate=False)
 
 
 @microsoft("BiasGelu")
-def bias_gelu(node: Node, x: Tensor, bias: Tensor) -> Tensor:
+def bias_gelu(node: OnnxNode, x: Tensor, bias: Tensor) -> Tensor:
     return gelu_of(make("AddV2", x, bias), approximate=False)
 
 
 @microsoft("FastGelu")
-def fast_gelu(node: Node, x: Tensor, bias: Tensor | None = None) -> Tensor:
+def fast_gelu(node: OnnxNode, x: Tensor, bias: Tensor | None = None) -> Tensor:
     return gelu_of(x if bias is None else make("AddV2", x, bias), approximate=True)
 
 
 @microsoft("QuickGelu", "alpha")
-def quick_gelu(node: Node, x: Tensor) -> Tensor:
+def quick_gelu(node: OnnxNode, x: Tensor) -> Tensor:
     return swish_of(x, node.attr("alpha", _QUICK))

@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.attention import (
     Mask,
     Scoring,
@@ -26,7 +26,7 @@ from aioflow.ops.apply import constant, make, make_list
 
 
 @microsoft("RotaryEmbedding", "interleaved", "is_packed_batching", "num_heads", "rotary_embedding_dim", "scale")
-def rotary_embedding(node: Node, x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def rotary_embedding(node: OnnxNode, x: Tensor, positions: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Translate RotaryEmbedding.
 
     The positions are a single number for the first step, or one for each step of each sequence.
@@ -44,12 +44,12 @@ def rotary_embedding(node: Node, x: Tensor, positions: Tensor, cosines: Tensor, 
     return flattened(y) if rank == 3 else y
 
 
-def _pairs(node: Node, cosines: Tensor) -> int:
+def _pairs(node: OnnxNode, cosines: Tensor) -> int:
     pairs = size_of(cosines, 1)
     return pairs if isinstance(pairs, int) else node.refuse("tables of an unknown number of columns")
 
 
-def rotated(node: Node, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
+def rotated(node: OnnxNode, x: Tensor, positions: Tensor, tables: tuple[Tensor, Tensor], interleaved: bool) -> Tensor:
     """Rotate pairs of elements of [batch, heads, steps, size] by angles that depend on their positions.
 
     Args:
@@ -105,7 +105,7 @@ class _Steps(NamedTuple):
     *("v_quant_type", "qk_norm_epsilon"),
 )
 def group_query_attention(
-    node: Node,
+    node: OnnxNode,
     q: Tensor,
     k: Tensor | None,
     v: Tensor | None,
@@ -139,7 +139,7 @@ def group_query_attention(
     return flattened(y), cache_k, cache_v
 
 
-def _refuse_variants(node: Node, *others: Tensor | None) -> None:
+def _refuse_variants(node: OnnxNode, *others: Tensor | None) -> None:
     names = ("head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")
     refuse_inputs(node, **dict(zip(names, others, strict=False)))
     refuse_unless(node, causal=1, k_quant_type="NONE", v_quant_type="NONE", kv_cache_bit_width=0, qk_output=0)
@@ -152,7 +152,7 @@ def _refuse_variants(node: Node, *others: Tensor | None) -> None:
         node.refuse("the output of the scores")
 
 
-def _split(node: Node, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _split(node: OnnxNode, q: Tensor, k: Tensor | None, v: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the heads of queries, keys and values. `q` may contain all three."""
     count, shared = node.required("num_heads"), node.required("kv_num_heads")
     if k is not None and v is not None:
@@ -188,7 +188,7 @@ def _first(cache: Tensor, total: Tensor) -> Tensor:
     return make("StridedSlice", cache, [0] * 4, end, [1] * 4, begin_mask=15, end_mask=11)
 
 
-def _mask(node: Node, queries: Tensor, steps: _Steps, bias: Tensor | None) -> Mask:
+def _mask(node: OnnxNode, queries: Tensor, steps: _Steps, bias: Tensor | None) -> Mask:
     window = node.attr("local_window_size", -1)
     offset = make("Reshape", steps.starts, [-1, 1, 1, 1])
     # The window includes the key of the query itself, which `left` does not count.

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
-from aioflow.interop.onnx.sampling import Sampling, sampled, shape_of_sizes
+from aioflow.interop.onnx.sampling import SamplingMethod, sampled, shape_of_sizes
 from aioflow.interop.onnx.sizes import Size, int64, length_of, product_of, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 
@@ -18,11 +18,11 @@ _MODES: Final = {"bilinear": "linear", "linear": "linear", "bicubic": "cubic", "
 
 
 @translation("GridSample")
-def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
+def grid_sample(node: OnnxNode, x: Tensor, grid: Tensor) -> Tensor:
     mode, padding = node.attr("mode", "linear"), node.attr("padding_mode", "zeros")
     if mode not in _MODES or padding not in ("zeros", "border", "reflection"):
         raise node.wrong("its mode", "linear, cubic or nearest, of zeros, border or reflection", f"{mode}, {padding}")
-    how = Sampling(_MODES[mode], padding, bool(node.attr("align_corners", 0)))
+    how = SamplingMethod(_MODES[mode], padding, bool(node.attr("align_corners", 0)))
     batch, channels, *sizes = sizes_of(x)
     places = sizes_of(grid)[1:-1]
     if rank_of(node, grid) != rank_of(node, x):
@@ -40,7 +40,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
 
 
 @translation("AffineGrid")
-def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
+def affine_grid(node: OnnxNode, theta: Tensor, size: Tensor) -> Tensor:
     """Return the positions of a grid over [-1, 1] after an affine map, with the coordinate of the last axis first."""
     count = length_of(node, size) - 2
     sizes = _elements(size, count + 2)[2:]
@@ -62,13 +62,13 @@ def affine_grid(node: Node, theta: Tensor, size: Tensor) -> Tensor:
 
 
 @translation("ImageDecoder")
-def image_decoder(node: Node, encoded: Tensor) -> Tensor:
+def image_decoder(node: OnnxNode, encoded: Tensor) -> Tensor:
     return make("AioflowDecodePicture", encoded, pixel_format=node.attr("pixel_format", "RGB"))
 
 
 @translation("DeformConv")
 def deform_conv(
-    node: Node, x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None
+    node: OnnxNode, x: Tensor, w: Tensor, offset: Tensor, b: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     if rank_of(node, x) != 4:
         return node.refuse(f"a deformed convolution along {rank_of(node, x) - 2} axes")
@@ -84,7 +84,7 @@ def deform_conv(
         for axis in range(2)
     ]
     own = ops.reshape(x, shape_of_sizes([batch * shifts, _part(node, channels, shifts), rows, columns]))
-    values = sampled(own, coordinates, Sampling())
+    values = sampled(own, coordinates, SamplingMethod())
     if mask is not None:
         values = values * ops.reshape(mask, shape_of_sizes([batch * shifts, product_of(places), 1]))
     # [batch, groups, channels of a group · taps, places]: a convolution is then one product with the filters per group.
@@ -102,7 +102,7 @@ def _of(batch: Size, count: int) -> int:
     return -1 if isinstance(batch, Tensor) else batch * count
 
 
-def _part(node: Node, size: Size | None, count: int) -> int:
+def _part(node: OnnxNode, size: Size | None, count: int) -> int:
     if not isinstance(size, int):
         return node.refuse("an unknown number of channels")
     if count < 1 or size % count:
@@ -110,7 +110,7 @@ def _part(node: Node, size: Size | None, count: int) -> int:
     return size // count
 
 
-def _regular(node: Node, axis: int, kernel: list[int], made: list[Size], like: Tensor) -> Tensor:
+def _regular(node: OnnxNode, axis: int, kernel: list[int], made: list[Size], like: Tensor) -> Tensor:
     """Return each kernel element's position in each window along an axis, [taps, rows, columns], without offsets."""
     stride = (node.attr("strides", []) or [1, 1])[axis]
     dilation = (node.attr("dilations", []) or [1, 1])[axis]
@@ -121,7 +121,7 @@ def _regular(node: Node, axis: int, kernel: list[int], made: list[Size], like: T
 
 
 @translation("Col2Im")
-def col2im(node: Node, columns: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
+def col2im(node: OnnxNode, columns: Tensor, image_shape: Tensor, block_shape: Tensor) -> Tensor:
     """Add each element of the blocks to its position in the image. Elements in the padding are dropped."""
     count = length_of(node, image_shape)
     image, block = _elements(image_shape, count), _elements(block_shape, count)

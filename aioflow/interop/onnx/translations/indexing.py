@@ -24,13 +24,13 @@ from aioflow.interop.onnx.sizes import (
     sizes_of,
     with_dims,
 )
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make, make_list
 
 
 @translation("Slice")
-def slice_by_attributes(node: Node, x: Tensor) -> Tensor:
+def slice_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
     starts, ends = int64(node.required("starts")), int64(node.required("ends"))
     axes = node.attr("axes")
     return slice_(node, x, starts, ends, None if axes is None else int64(axes))
@@ -38,7 +38,7 @@ def slice_by_attributes(node: Node, x: Tensor) -> Tensor:
 
 @translation("Slice", since=10)
 def slice_(
-    node: Node, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
+    node: OnnxNode, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
 ) -> Tensor:
     if axes is not None and node.constant(axes) is None:
         return _sliced(node, x, starts, ends, axes, steps)
@@ -59,7 +59,7 @@ def slice_(
     return ops.strided_slice(x, begin, end, stride, begin_mask=masked, end_mask=masked)
 
 
-def _sliced(node: Node, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None) -> Tensor:
+def _sliced(node: OnnxNode, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, steps: Tensor | None) -> Tensor:
     """Return a slice along axes that are known only in the step."""
     rank = rank_of(node, x)
     places = ops.expand_dims(ops.floormod(int64(axes), int64(rank)), 1)
@@ -71,7 +71,7 @@ def _sliced(node: Node, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor, s
     return with_dims(ops.strided_slice(x, begin, end, stride), (None,) * rank)
 
 
-def _ordered(node: Node, values: Tensor, order: list[int], default: int) -> Tensor:
+def _ordered(node: OnnxNode, values: Tensor, order: list[int], default: int) -> Tensor:
     """Return the values in the order of the axes, with `default` for axes without a value."""
     known = node.constant(values)
     if known is not None:
@@ -82,7 +82,7 @@ def _ordered(node: Node, values: Tensor, order: list[int], default: int) -> Tens
     return ops.gather(ops.concat([int64(values), int64([default])], 0), int64(order))
 
 
-def _wrapped(node: Node, indices: Tensor, size: Size) -> Tensor:
+def _wrapped(node: OnnxNode, indices: Tensor, size: Size) -> Tensor:
     """Return indices counted from the front. The given ones may be negative."""
     known = node.constant(indices)
     if known is not None and (known >= 0).all():
@@ -93,7 +93,7 @@ def _wrapped(node: Node, indices: Tensor, size: Size) -> Tensor:
 
 
 @translation("Gather")
-def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather(node: OnnxNode, x: Tensor, indices: Tensor) -> Tensor:
     axis = axis_of(node, x, node.attr("axis", 0), from_end=True)
     known = None if x.dims is None else x.dims[axis]
     size: Size = ops.shape(x, out_type="int64")[axis] if known is None else known
@@ -101,12 +101,12 @@ def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 
 
 @translation("GatherND")
-def gather_nd(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather_nd(node: OnnxNode, x: Tensor, indices: Tensor) -> Tensor:
     batch = node.attr("batch_dims", 0)
     return ops.gather_nd(x, _wrapped_tuples(node, x, indices, batch), batch_dims=batch)
 
 
-def _wrapped_tuples(node: Node, x: Tensor, indices: Tensor, batch: int = 0) -> Tensor:
+def _wrapped_tuples(node: OnnxNode, x: Tensor, indices: Tensor, batch: int = 0) -> Tensor:
     # Index tuples may be shorter than the rank; their elements count along the first axes after the batch.
     depth = (indices.dims or (None,))[-1]
     if depth is None:
@@ -115,11 +115,11 @@ def _wrapped_tuples(node: Node, x: Tensor, indices: Tensor, batch: int = 0) -> T
 
 
 @translation("GatherElements")
-def gather_elements(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def gather_elements(node: OnnxNode, x: Tensor, indices: Tensor) -> Tensor:
     return ops.gather_nd(x, _element_places(node, x, indices))
 
 
-def _element_places(node: Node, x: Tensor, indices: Tensor) -> Tensor:
+def _element_places(node: OnnxNode, x: Tensor, indices: Tensor) -> Tensor:
     """Return the position in `x` for each element of `indices`: its own position, with the index along the axis."""
     axis = axis_of(node, x, node.attr("axis", 0))
     rank = rank_of(node, x)
@@ -137,14 +137,14 @@ def _element_places(node: Node, x: Tensor, indices: Tensor) -> Tensor:
 
 @translation("Scatter")
 @translation("ScatterElements")
-def scatter_elements(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_elements(node: OnnxNode, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     if not rank_of(node, x):
         return node.refuse("elements of a scalar")
     return _scattered(node, x, _element_places(node, x, indices), updates)
 
 
 @translation("ScatterND")
-def scatter_nd(node: Node, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+def scatter_nd(node: OnnxNode, x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     return _scattered(node, x, _wrapped_tuples(node, x, indices), updates)
 
 
@@ -156,14 +156,14 @@ _SCATTERS: Final[Mapping[str, Callable[..., Tensor]]] = {
 }
 
 
-def _scattered(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
+def _scattered(node: OnnxNode, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
     how = node.attr("reduction", "none")
     if how == "mul":
         return _multiplied(node, x, places, updates)
     return _SCATTERS[how](x, places, updates) if how in _SCATTERS else node.refuse(f"reduction={how!r}")
 
 
-def _multiplied(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
+def _multiplied(node: OnnxNode, x: Tensor, places: Tensor, updates: Tensor) -> Tensor:
     """Return `x` with each position multiplied by the product of its updates."""
     depth = (places.dims or (None,))[-1]
     if depth is None:
@@ -181,7 +181,7 @@ def _multiplied(node: Node, x: Tensor, places: Tensor, updates: Tensor) -> Tenso
 
 
 @translation("OneHot")
-def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+def one_hot(node: OnnxNode, indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
     count = count_of(depth)
     # Negative indices count from the end of the depth, unlike in TensorFlow.
     places = _wrapped(node, int64(indices), count)
@@ -192,7 +192,7 @@ def one_hot(node: Node, indices: Tensor, depth: Tensor, values: Tensor) -> Tenso
 
 
 @translation("NonZero")
-def non_zero(node: Node, x: Tensor) -> Tensor:
+def non_zero(node: OnnxNode, x: Tensor) -> Tensor:
     if not rank_of(node, x):
         # A scalar has no coordinates: the result is [0, number of nonzero elements].
         return ops.transpose(ops.where(ops.reshape(x, [1])))[:0]
@@ -200,7 +200,7 @@ def non_zero(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Compress")
-def compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
+def compress(node: OnnxNode, x: Tensor, condition: Tensor) -> Tensor:
     chosen = ops.reshape(ops.where(condition), [-1])
     axis = node.attr("axis")
     if axis is None:
@@ -209,17 +209,17 @@ def compress(node: Node, x: Tensor, condition: Tensor) -> Tensor:
 
 
 @translation("ReverseSequence")
-def reverse_sequence(node: Node, x: Tensor, lengths: Tensor) -> Tensor:
+def reverse_sequence(node: OnnxNode, x: Tensor, lengths: Tensor) -> Tensor:
     return ops.reverse_sequence(x, lengths, node.attr("time_axis", 0), node.attr("batch_axis", 1))
 
 
 @translation("TopK")
-def top_k_by_attribute(node: Node, x: Tensor) -> tuple[Tensor, ...]:
+def top_k_by_attribute(node: OnnxNode, x: Tensor) -> tuple[Tensor, ...]:
     return top_k(node, x, int64([node.required("k")]))
 
 
 @translation("TopK", since=10)
-def top_k(node: Node, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
+def top_k(node: OnnxNode, x: Tensor, k: Tensor) -> tuple[Tensor, ...]:
     axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
     rank = 0 if axis == -1 else rank_of(node, x)
     order = [i for i in range(rank) if i != axis] + [axis]
@@ -252,7 +252,7 @@ def _smallest(rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @translation("Unique")
-def unique(node: Node, x: Tensor) -> tuple[Tensor, ...]:
+def unique(node: OnnxNode, x: Tensor) -> tuple[Tensor, ...]:
     axis = node.attr("axis")
     rows = ops.reshape(x, [-1]) if axis is None else x
     place = 0 if axis is None else axis_of(node, x, axis)
@@ -278,7 +278,7 @@ def _but(x: Tensor, axis: int) -> Dims:
     return None if x.dims is None else tuple(None if i == axis else d for i, d in enumerate(x.dims))
 
 
-def _ascending(node: Node, values: Tensor, axis: int) -> Tensor:
+def _ascending(node: OnnxNode, values: Tensor, axis: int) -> Tensor:
     """Return the lexicographic order of the slices along an axis."""
     rank = rank_of(node, values)
     if rank == 1:

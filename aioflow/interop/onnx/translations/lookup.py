@@ -12,15 +12,15 @@ from aioflow.graph.graph import Tensor
 from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
 
-Key: TypeAlias = float | bytes  # or an int
+LookupKey: TypeAlias = float | bytes  # or an int
 
 
-def index_in(keys: Sequence[Key], x: Tensor) -> Tensor:
+def index_in(keys: Sequence[LookupKey], x: Tensor) -> Tensor:
     """Return for each element of `x` its index among the keys as int32, or -1 if it is not there.
 
     Of equal keys the last one counts. NaN matches NaN.
     """
-    number: dict[Key, int] = {}
+    number: dict[LookupKey, int] = {}
     unknown = -1
     for i, key in enumerate(keys):
         # NaN has no place in a sorted list and equals nothing, so it is looked for by itself.
@@ -33,7 +33,7 @@ def index_in(keys: Sequence[Key], x: Tensor) -> Tensor:
     return result if unknown < 0 else make("SelectV2", make("IsNan", x), unknown, result)
 
 
-def _found(keys: list[Key], numbers: list[int], x: Tensor) -> Tensor:
+def _found(keys: list[LookupKey], numbers: list[int], x: Tensor) -> Tensor:
     if not keys:
         return make("Fill", make("Shape", x), -1)
     known = _array(keys, x)
@@ -45,11 +45,11 @@ def _found(keys: list[Key], numbers: list[int], x: Tensor) -> Tensor:
     return make("Reshape", found, make("Shape", x))
 
 
-def _array(values: Sequence[Key], like: Tensor) -> Array:
+def _array(values: Sequence[LookupKey], like: Tensor) -> Array:
     return np.array(values, like.dtype.np_dtype)
 
 
-def mapped(keys: Sequence[Key], values: Array, default: Key, x: Tensor) -> Tensor:
+def mapped(keys: Sequence[LookupKey], values: Array, default: LookupKey, x: Tensor) -> Tensor:
     """Return for each element of `x` the value of its key, or the default if it is not among the keys."""
     # The last entry is the value of elements that are not among the keys.
     table = np.concatenate([values, np.array([default], values.dtype)])

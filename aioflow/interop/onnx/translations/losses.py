@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import size_of
 from aioflow.interop.onnx.translations.normalization import along_axis
 from aioflow.ops.apply import make
@@ -13,19 +13,19 @@ from aioflow.ops.math.reduction import reduce_mean, reduce_sum
 
 
 @translation("NegativeLogLikelihoodLoss")
-def negative_log_likelihood(node: Node, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
+def negative_log_likelihood(node: OnnxNode, x: Tensor, target: Tensor, weight: Tensor | None = None) -> Tensor:
     return _likelihood_loss(node, x, target, weight)
 
 
 @translation("SoftmaxCrossEntropyLoss")
 def softmax_cross_entropy(
-    node: Node, scores: Tensor, labels: Tensor, weights: Tensor | None = None
+    node: OnnxNode, scores: Tensor, labels: Tensor, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     log_prob = along_axis("LogSoftmax", node, scores, 1)
     return _likelihood_loss(node, log_prob, labels, weights), log_prob
 
 
-def _likelihood_loss(node: Node, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
+def _likelihood_loss(node: OnnxNode, x: Tensor, target: Tensor, weight: Tensor | None) -> Tensor:
     """Return minus the target's entry along axis 1 times the weight of its class, or 0 for an ignored target.
 
     The node's `reduction` applies. A mean is weighted by the weights of the classes and skips ignored targets.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aioflow.graph.graph import Tensor
 from aioflow.graph.labelled import LabelledTensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 
 
 @translation("ZipMap", domain="ai.onnx.ml")
-def zip_map(node: Node, x: Tensor) -> LabelledTensor:
+def zip_map(node: OnnxNode, x: Tensor) -> LabelledTensor:
     """Label the columns. A vector is one row, as in onnxruntime."""
     if node.weight is None:
         return node.refuse("a list of dictionaries inside of a branch, a loop or a function")

@@ -10,7 +10,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.onnx.sizes import axis_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
@@ -70,37 +70,37 @@ for _table, _kind in ((_UNARY, _unary), (_BINARY, _binary), (_MANY, _many)):
 
 
 @translation("Abs")
-def absolute(node: Node, x: Tensor) -> Tensor:
+def absolute(node: OnnxNode, x: Tensor) -> Tensor:
     return make("Identity" if x.dtype.is_unsigned else "Abs", x)
 
 
 @translation("Sign")
-def sign(node: Node, x: Tensor) -> Tensor:
+def sign(node: OnnxNode, x: Tensor) -> Tensor:
     if x.dtype.is_unsigned:
         return make("Cast", make("NotEqual", x, 0), DstT=x.dtype)
     return make("Sign", x)
 
 
 @translation("Erf")
-def erf(node: Node, x: Tensor) -> Tensor:
+def erf(node: OnnxNode, x: Tensor) -> Tensor:
     if x.dtype.is_floating:
         return make("Erf", x)
     return make("Cast", make("Erf", make("Cast", x, DstT=dtypes.float64)), DstT=x.dtype)
 
 
 @translation("Mean")
-def mean(node: Node, *xs: Tensor) -> Tensor:
+def mean(node: OnnxNode, *xs: Tensor) -> Tensor:
     return make("RealDiv", reduce(lambda x, y: make("AddV2", x, y), xs), len(xs))
 
 
 @translation("Div")
-def div(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def div(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """Divide. Integer quotients are rounded toward zero."""
     return make("TruncateDiv" if x.dtype.is_integer else "RealDiv", x, y)
 
 
 @translation("Mod")
-def mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def mod(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """Return the remainder. With `fmod` it has the sign of x, without it that of y."""
     if not node.attr("fmod", 0) or x.dtype.is_unsigned:
         return make("FloorMod", x, y)
@@ -112,7 +112,7 @@ def mod(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 @translation("Pow")
-def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def power(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """Return the power in the dtype of the base. The exponent may have another dtype."""
     if x.dtype is y.dtype:
         return make("Pow", x, y)
@@ -123,14 +123,14 @@ def power(node: Node, x: Tensor, y: Tensor) -> Tensor:
     return make("Cast", wide, DstT=x.dtype)
 
 
-def _as(tensor: Tensor, dtype: dtypes.DType, node: Node) -> Tensor:
+def _as(tensor: Tensor, dtype: dtypes.DType, node: OnnxNode) -> Tensor:
     """Cast a tensor. A constant stays one, so that kernels see a known exponent."""
     known = node.constant(tensor)
     return make("Cast", tensor, DstT=dtype) if known is None else constant(known.astype(dtype.np_dtype))
 
 
 @translation("BitShift")
-def bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def bit_shift(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     """Shift bits. A count that is negative or at least the number of bits shifts all bits out."""
     bits = x.dtype.size * 8
     all_go = make("GreaterEqual", y, bits)
@@ -145,12 +145,12 @@ def bit_shift(node: Node, x: Tensor, y: Tensor) -> Tensor:
 
 
 @translation("Clip")
-def clip_by_attributes(node: Node, x: Tensor) -> Tensor:
+def clip_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
     return _clipped(x, node.attr("min"), node.attr("max"))
 
 
 @translation("Clip", since=11)
-def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+def clip(node: OnnxNode, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Clip to the bounds. If they are in the wrong order, the upper one applies."""
     return _clipped(x, low, high)
 
@@ -163,12 +163,12 @@ def _clipped(x: Tensor, low: TensorLike | None, high: TensorLike | None) -> Tens
 
 
 @translation("Where")
-def where(node: Node, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def where(node: OnnxNode, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return make("SelectV2", condition, x, y)
 
 
 @translation("IsInf")
-def is_inf(node: Node, x: Tensor) -> Tensor:
+def is_inf(node: OnnxNode, x: Tensor) -> Tensor:
     negative, positive = node.attr("detect_negative", 1), node.attr("detect_positive", 1)
     infinite = make("IsInf", x)
     if negative and positive:
@@ -182,7 +182,7 @@ def is_inf(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("HardSigmoid")
-def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
+def hard_sigmoid(node: OnnxNode, x: Tensor) -> Tensor:
     return hard_sigmoid_of(x, node.attr("alpha", 0.2), node.attr("beta", 0.5))
 
 
@@ -192,19 +192,19 @@ def hard_sigmoid_of(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @translation("HardSwish")
-def hard_swish(node: Node, x: Tensor) -> Tensor:
+def hard_swish(node: OnnxNode, x: Tensor) -> Tensor:
     # x · max(0, min(1, x / 6 + ½)).
     return x * hard_sigmoid_of(x, 1 / 6, 0.5)
 
 
 @translation("Mish")
-def mish(node: Node, x: Tensor) -> Tensor:
+def mish(node: OnnxNode, x: Tensor) -> Tensor:
     # Mish: x · tanh(log(1 + exp(x))).
     return x * make("Tanh", make("Softplus", x))
 
 
 @translation("Elu")
-def elu(node: Node, x: Tensor) -> Tensor:
+def elu(node: OnnxNode, x: Tensor) -> Tensor:
     return elu_of(x, node.attr("alpha", 1.0))
 
 
@@ -216,14 +216,14 @@ def elu_of(x: Tensor, alpha: float) -> Tensor:
 
 
 @translation("Celu")
-def celu(node: Node, x: Tensor) -> Tensor:
+def celu(node: OnnxNode, x: Tensor) -> Tensor:
     alpha: float = node.attr("alpha", 1.0)
     # CELU: max(0, x) + min(0, α (exp(x / α) - 1)).
     return make("Elu", x) if alpha == 1 else make("Elu", x / alpha) * alpha
 
 
 @translation("Selu")
-def selu(node: Node, x: Tensor) -> Tensor:
+def selu(node: OnnxNode, x: Tensor) -> Tensor:
     alpha, gamma = float(node.attr("alpha", _SELU_ALPHA)), float(node.attr("gamma", _SELU_GAMMA))
     # ONNX's attributes are float32, so the defaults may arrive rounded.
     if abs(alpha - _SELU_ALPHA) < 1e-6 and abs(gamma - _SELU_GAMMA) < 1e-6:
@@ -236,7 +236,7 @@ _SELU_GAMMA: Final = 1.0507009873554805
 
 
 @translation("Gelu")
-def gelu(node: Node, x: Tensor) -> Tensor:
+def gelu(node: OnnxNode, x: Tensor) -> Tensor:
     return gelu_of(x, node.attr("approximate", "none") == "tanh")
 
 
@@ -249,12 +249,12 @@ def gelu_of(x: Tensor, approximate: bool) -> Tensor:
 
 
 @translation("LeakyRelu")
-def leaky_relu(node: Node, x: Tensor) -> Tensor:
+def leaky_relu(node: OnnxNode, x: Tensor) -> Tensor:
     return make("LeakyRelu", x, alpha=node.attr("alpha", 0.01))
 
 
 @translation("ThresholdedRelu")
-def thresholded_relu(node: Node, x: Tensor) -> Tensor:
+def thresholded_relu(node: OnnxNode, x: Tensor) -> Tensor:
     return thresholded_relu_of(x, node.attr("alpha", 1.0))
 
 
@@ -264,7 +264,7 @@ def thresholded_relu_of(x: Tensor, alpha: float) -> Tensor:
 
 
 @translation("PRelu")
-def prelu_of_channels(node: Node, x: Tensor, slope: Tensor) -> Tensor:
+def prelu_of_channels(node: OnnxNode, x: Tensor, slope: Tensor) -> Tensor:
     """Translate PRelu before opset 7, with one slope or one per channel."""
     if x.dims is not None and slope.dims not in ((), (1,)):
         # One slope per channel, which is axis 1.
@@ -273,12 +273,12 @@ def prelu_of_channels(node: Node, x: Tensor, slope: Tensor) -> Tensor:
 
 
 @translation("PRelu", since=7)
-def prelu(node: Node, x: Tensor, slope: Tensor) -> Tensor:
+def prelu(node: OnnxNode, x: Tensor, slope: Tensor) -> Tensor:
     return make("SelectV2", make("Less", x, 0), x * slope, x)
 
 
 @translation("Shrink")
-def shrink(node: Node, x: Tensor) -> Tensor:
+def shrink(node: OnnxNode, x: Tensor) -> Tensor:
     wide = make("Cast", x, DstT=dtypes.float64) if x.dtype.is_integer else x  # the bounds are floats
     kind = wide.dtype.np_dtype.type
     # Numbers of x's own dtype, so that the comparison does not widen it.
@@ -289,12 +289,12 @@ def shrink(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Swish")
-def swish(node: Node, x: Tensor) -> Tensor:
+def swish(node: OnnxNode, x: Tensor) -> Tensor:
     return swish_of(x, node.attr("alpha", 1.0))
 
 
 @translation("SwiGLU")
-def swiglu(node: Node, gate: Tensor, value: Tensor) -> Tensor:
+def swiglu(node: OnnxNode, gate: Tensor, value: Tensor) -> Tensor:
     return swish_of(gate, node.attr("alpha", 1.0)) * value
 
 
@@ -304,13 +304,13 @@ def swish_of(x: Tensor, alpha: float) -> Tensor:
 
 
 @translation("Hardmax")
-def hardmax_of_rows(node: Node, x: Tensor) -> Tensor:
+def hardmax_of_rows(node: OnnxNode, x: Tensor) -> Tensor:
     """Translate Hardmax up to opset 12, which treats `x` as a matrix whose columns begin at `axis`."""
     return make("Reshape", _hardmax(flat_from(x, node.attr("axis", 1)), 1), make("Shape", x))
 
 
 @translation("Hardmax", since=13)
-def hardmax(node: Node, x: Tensor) -> Tensor:
+def hardmax(node: OnnxNode, x: Tensor) -> Tensor:
     return _hardmax(x, axis_of(node, x, node.attr("axis", -1), from_end=True))
 
 
@@ -324,7 +324,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
 
 
 @translation("MatMul")
-def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor:
+def matmul(node: OnnxNode, a: Tensor, b: Tensor) -> Tensor:
     return product(a, b)
 
 
@@ -351,7 +351,7 @@ def product(a: Tensor, b: Tensor, transpose_a: bool = False, transpose_b: bool =
 
 
 @translation("Einsum")
-def einsum(node: Node, *inputs: Tensor) -> Tensor:
+def einsum(node: OnnxNode, *inputs: Tensor) -> Tensor:
     return make("Einsum", list(inputs), equation=_explicit(node.attr("equation").replace(" ", "")))
 
 
@@ -366,15 +366,15 @@ def _explicit(equation: str) -> str:
 
 
 @translation("CumSum")
-def cumsum(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+def cumsum(node: OnnxNode, x: Tensor, axis: Tensor) -> Tensor:
     return _running("Cumsum", node, x, axis)
 
 
 @translation("CumProd")
-def cumprod(node: Node, x: Tensor, axis: Tensor) -> Tensor:
+def cumprod(node: OnnxNode, x: Tensor, axis: Tensor) -> Tensor:
     return _running("Cumprod", node, x, axis)
 
 
-def _running(op: str, node: Node, x: Tensor, axis: Tensor) -> Tensor:
+def _running(op: str, node: OnnxNode, x: Tensor, axis: Tensor) -> Tensor:
     exclusive, reverse = bool(node.attr("exclusive", 0)), bool(node.attr("reverse", 0))
     return make(op, x, scalar_of(axis), exclusive=exclusive, reverse=reverse)

@@ -9,10 +9,10 @@ import numpy as np
 
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
-from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.sizes import Size, rank_of
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.attention import Mask, Scoring, attended, flattened, heads, in_order
-from aioflow.interop.onnx.translations.dimensions import Size, int32, shape_of, size_of
+from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.math import product
 from aioflow.ops.apply import constant, make, make_list
 
@@ -26,7 +26,7 @@ def _pieces(x: Tensor, sizes: Sequence[Size] | None, axis: int) -> list[Tensor]:
     return make_list("SplitV", x, shape_of(sizes), axis, num_split=3)
 
 
-def _scoring(node: Node) -> Scoring:
+def _scoring(node: OnnxNode) -> Scoring:
     return Scoring(node.attr("scale", 0.0) or None)  # 0 selects the default scale, as a missing attribute does
 
 
@@ -36,7 +36,7 @@ def _scoring(node: Node) -> Scoring:
     *("do_rotary", "past_present_share_buffer", "rotary_embedding_dim"),
 )
 def attention(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     weights: Tensor,
     bias: Tensor | None = None,
@@ -65,7 +65,7 @@ def attention(
 
 @microsoft("MultiHeadAttention", "mask_filter_value", "num_heads", "scale", "unidirectional")
 def multi_head_attention(
-    node: Node,
+    node: OnnxNode,
     q: Tensor,
     k: Tensor | None = None,
     v: Tensor | None = None,
@@ -101,7 +101,7 @@ def multi_head_attention(
     return flattened(y), k, v
 
 
-def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, bias: Tensor | None) -> Mask:
+def _mask(node: OnnxNode, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, bias: Tensor | None) -> Mask:
     """Return the bias that the node adds to the scores."""
     queries, keys = size_of(q, 2), size_of(k, 2)
     if mask is not None:
@@ -116,7 +116,7 @@ def _mask(node: Node, q: Tensor, k: Tensor, before: Size, mask: Tensor | None, b
     return Mask(bias, may_hide_all=False)
 
 
-def _seen(node: Node, mask: Tensor, batch: Size, keys: Size) -> Tensor:
+def _seen(node: OnnxNode, mask: Tensor, batch: Size, keys: Size) -> Tensor:
     """Return flags of the visible keys, which broadcast to [batch, heads, queries, keys]."""
     rank = rank_of(node, mask)
     if rank == 1:  # the number of visible keys of each sequence

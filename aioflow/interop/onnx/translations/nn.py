@@ -9,19 +9,19 @@ from aioflow.graph.graph import Tensor
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.onnx.layout import channels_first, channels_last
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.nn import activations, normalization
 
 
 @translation("Relu")
-def relu(node: Node, x: Tensor) -> Tensor:
+def relu(node: OnnxNode, x: Tensor) -> Tensor:
     return activations.relu(x)
 
 
 @translation("Gemm")
-def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+def gemm(node: OnnxNode, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     y = ops.matmul(a, b, transpose_a=bool(node.attr("transA", 0)), transpose_b=bool(node.attr("transB", 0)))
     y = _times(node, y, "alpha")
     if c is None:
@@ -32,7 +32,7 @@ def gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
     return activations.bias_add(y, c) if fits else ops.add(y, c)
 
 
-def _times(node: Node, x: Tensor, name: str) -> Tensor:
+def _times(node: OnnxNode, x: Tensor, name: str) -> Tensor:
     factor = node.attr(name, 1.0)
     if factor == 1.0:
         return x
@@ -41,7 +41,7 @@ def _times(node: Node, x: Tensor, name: str) -> Tensor:
 
 @translation("BatchNormalization")
 def batch_normalization(
-    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+    node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
 ) -> Tensor | tuple[Tensor, ...]:
     if not node.attr("spatial", 1):
         return node.refuse("spatial=0")
@@ -58,7 +58,7 @@ def batch_normalization(
     return (_normalized(node, x, scale, bias, own_mean, own_variance), *kept)
 
 
-def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+def _normalized(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     epsilon = node.attr("epsilon", 1e-5)
     rank = 2 if x.dims is None else len(x.dims)
     if rank == 4 and all(t.dtype is dtypes.float32 for t in (x, scale, bias, mean, variance)):
@@ -77,7 +77,7 @@ def _normalized(node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor
 
 
 @translation("LRN")
-def lrn(node: Node, x: Tensor) -> Tensor:
+def lrn(node: OnnxNode, x: Tensor) -> Tensor:
     size = node.required("size")
     alpha, beta, bias = node.attr("alpha", 1e-4), node.attr("beta", 0.75), node.attr("bias", 1.0)
     # The op's window is symmetric, and its alpha is not divided by the size.

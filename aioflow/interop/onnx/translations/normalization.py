@@ -13,7 +13,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from, shape_of, size_of
 from aioflow.ops.apply import constant, make
 
@@ -24,7 +24,7 @@ def _axes(axes: list[int] | range) -> Tensor:
     return constant(np.array(axes, np.int32))
 
 
-def _axes_from(node: Node, x: Tensor) -> Tensor:
+def _axes_from(node: OnnxNode, x: Tensor) -> Tensor:
     """Return the axes from the node's `axis` on."""
     axis = axis_of(node, x, node.attr("axis", -1), from_end=True)
     if x.dims is None and axis >= 0:
@@ -37,7 +37,7 @@ def _cast(x: Tensor, dtype: DType) -> Tensor:
     return x if x.dtype is dtype else make("Cast", x, DstT=dtype)
 
 
-def _stashed(node: Node, x: Tensor) -> Tensor:
+def _stashed(node: OnnxNode, x: Tensor) -> Tensor:
     """Return `x` in the wider dtype of its own and the node's `stash_type`. Refuse an unknown `stash_type`."""
     wanted = _STASHES.get(node.attr("stash_type", 1))
     if wanted is None:
@@ -58,7 +58,7 @@ def _by_channel(vector: Tensor, rank: int) -> Tensor:
 
 
 @translation("InstanceNormalization")
-def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def instance_normalization(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     rank = rank_of(node, x)
     _, deviation, variance = _moments(x, _axes(range(2, rank)))
     normal = deviation * make("Rsqrt", variance + node.attr("epsilon", 1e-5))
@@ -66,7 +66,7 @@ def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -
 
 
 @translation("GroupNormalization")
-def group_normalization_by_group(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def group_normalization_by_group(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Translate GroupNormalization up to opset 20, with one scale and one bias per group."""
     rank = rank_of(node, x)
     shape = [1, -1] + [1] * (rank - 1)
@@ -75,14 +75,14 @@ def group_normalization_by_group(node: Node, x: Tensor, scale: Tensor, bias: Ten
 
 
 @translation("GroupNormalization", since=21)
-def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+def group_normalization(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     """Translate GroupNormalization with one scale and one bias per channel."""
     rank = rank_of(node, x)
     normal = _cast(make("Reshape", _group_normal(node, x, _stashed(node, x)), make("Shape", x)), x.dtype)
     return normal * _by_channel(scale, rank) + _by_channel(bias, rank)
 
 
-def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
+def _group_normal(node: OnnxNode, like: Tensor, x: Tensor) -> Tensor:
     """Return the normalized tensor, of shape [batch, groups, channels of a group, …]."""
     rank, groups = rank_of(node, x), node.attr("num_groups")
     channels = size_of(like, 1)
@@ -94,7 +94,7 @@ def _group_normal(node: Node, like: Tensor, x: Tensor) -> Tensor:
 
 
 @translation("LayerNormalization")
-def layer_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
+def layer_normalization(node: OnnxNode, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
     normal, mean, inverse = _layer_normal(wide, axes, node.attr("epsilon", 1e-5))
     # Cast before scaling: the standard scales in the dtype of the input.
@@ -112,13 +112,13 @@ def _layer_normal(x: Tensor, axes: Tensor, epsilon: float) -> tuple[Tensor, Tens
 
 
 @translation("RMSNormalization")
-def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
+def rms_normalization(node: OnnxNode, x: Tensor, scale: Tensor) -> Tensor:
     return simplified_layer_normalization(node, x, scale)[0]
 
 
 # onnxruntime's name from before RMSNormalization was in the standard. Its domain is the standard's.
 @translation("SimplifiedLayerNormalization", attributes=("axis", "epsilon", "stash_type"))
-def simplified_layer_normalization(node: Node, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+def simplified_layer_normalization(node: OnnxNode, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     wide, axes = _stashed(node, x), _axes_from(node, x)
     normal, inverse = _rms_normal(wide, axes, node.attr("epsilon", 1e-5))
     return _cast(_cast(normal, x.dtype) * scale, scale.dtype), inverse
@@ -148,7 +148,7 @@ def normal_of_rows(x: Tensor, scale: Tensor, bias: Tensor | None, epsilon: float
 
 
 @translation("LpNormalization")
-def lp_normalization(node: Node, x: Tensor) -> Tensor:
+def lp_normalization(node: OnnxNode, x: Tensor) -> Tensor:
     """Divide by the norm. If the norm is 0, the result is 0."""
     axis, p = node.attr("axis", -1), node.attr("p", 2)
     if p == 1:
@@ -161,7 +161,7 @@ def lp_normalization(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("MeanVarianceNormalization")
-def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
+def mean_variance_normalization(node: OnnxNode, x: Tensor) -> Tensor:
     _, deviation, variance = _moments(x, _axes(node.attr("axes", [0, 2, 3])))
     # The standard adds 1e-9 to the deviation, not to the variance.
     return deviation / (make("Sqrt", variance) + 1e-9)
@@ -170,7 +170,7 @@ def mean_variance_normalization(node: Node, x: Tensor) -> Tensor:
 # ── softmax ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
+def along_axis(op: str, node: OnnxNode, x: Tensor, axis: int) -> Tensor:
     """Apply an op of the last axis along `axis` instead."""
     axis = axis_of(node, x, axis, from_end=True)
     if axis == -1 or (x.dims is not None and axis == len(x.dims) - 1):
@@ -189,7 +189,7 @@ def along_axis(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
     return make("Transpose", make(op, make("Transpose", x, order)), order)
 
 
-def of_rows(op: str, node: Node, x: Tensor, axis: int) -> Tensor:
+def of_rows(op: str, node: OnnxNode, x: Tensor, axis: int) -> Tensor:
     """Apply an op to `x` as a matrix whose columns begin at `axis`."""
     if x.dims is not None and axis_of(node, x, axis) == len(x.dims) - 1:
         return make(op, x)

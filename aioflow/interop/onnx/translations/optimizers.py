@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops.apply import make
 from aioflow.ops.core import cast_like
 
@@ -14,7 +14,7 @@ _DOMAIN: Final = "ai.onnx.preview.training"
 
 
 def _each(
-    node: Node, inputs: Sequence[Tensor], parts: int, update: Callable[..., Sequence[Tensor]]
+    node: OnnxNode, inputs: Sequence[Tensor], parts: int, update: Callable[..., Sequence[Tensor]]
 ) -> tuple[Tensor, ...]:
     """Apply `update` to each tensor and its state.
 
@@ -28,7 +28,7 @@ def _each(
 
 
 @translation("Adagrad", domain=_DOMAIN)
-def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+def adagrad(node: OnnxNode, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     decay = node.attr("decay_factor", 0.0)
 
     def update(x: Tensor, slope: Tensor, squares: Tensor) -> Sequence[Tensor]:
@@ -42,7 +42,7 @@ def adagrad(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Te
 
 
 @translation("Adam", domain=_DOMAIN)
-def adam(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+def adam(node: OnnxNode, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     alpha, beta = node.attr("alpha", 0.9), node.attr("beta", 0.999)
 
     def update(x: Tensor, slope: Tensor, mean: Tensor, squares: Tensor) -> Sequence[Tensor]:
@@ -61,7 +61,7 @@ def adam(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tenso
 
 
 @translation("Momentum", domain=_DOMAIN)
-def momentum(node: Node, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+def momentum(node: OnnxNode, rate: Tensor, step: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
     alpha, beta, nesterov = node.required("alpha"), node.required("beta"), node.required("mode") == "nesterov"
 
     def update(x: Tensor, slope: Tensor, mean: Tensor) -> Sequence[Tensor]:

@@ -10,20 +10,20 @@ from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.geometry import quotient
 from aioflow.interop.onnx.layout import padded
 from aioflow.interop.onnx.sizes import Size, axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 
 
 @translation("Pad")
-def pad_by_attributes(node: Node, x: Tensor) -> Tensor:
+def pad_by_attributes(node: OnnxNode, x: Tensor) -> Tensor:
     # Opset 1 calls the attribute `paddings`.
     pads = node.attr("pads") or node.required("paddings")
     return pad(node, x, int64(pads), constant(node.attr("value", 0.0), x.dtype))
 
 
 @translation("Pad", since=11)
-def pad(node: Node, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None) -> Tensor:
+def pad(node: OnnxNode, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None) -> Tensor:
     rank, mode = rank_of(node, x), node.attr("mode", "constant")
     if node.constant(pads) is None or (axes is not None and node.constant(axes) is None):
         return _padded(node, x, pads, value, axes)
@@ -59,7 +59,7 @@ def _cut(x: Tensor, pairs: list[list[int]]) -> Tensor:
     return ops.strided_slice(x, begin, end, end_mask=sum(1 << i for i, e in enumerate(end) if e == 0))
 
 
-def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Tensor | None) -> Tensor:
+def _padded(node: OnnxNode, x: Tensor, pads: Tensor, value: Tensor | None, axes: Tensor | None) -> Tensor:
     """Return the tensor with paddings that are known only in the step."""
     rank, mode = rank_of(node, x), node.attr("mode", "constant")
     count = rank if axes is None else length_of(node, axes)
@@ -77,7 +77,7 @@ def _padded(node: Node, x: Tensor, pads: Tensor, value: Tensor | None, axes: Ten
     return with_dims(made, (None,) * rank)
 
 
-def _repeated(node: Node, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str) -> Tensor:
+def _repeated(node: OnnxNode, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str) -> Tensor:
     """Return the tensor padded with its own elements."""
     for axis, ((before, after), size) in enumerate(zip(pairs, sizes_of(x), strict=True)):
         if isinstance(before, int) and isinstance(after, int) and not before and not after:
@@ -101,7 +101,7 @@ def _repeated(node: Node, x: Tensor, pairs: Sequence[Sequence[Size]], mode: str)
 
 
 @translation("DepthToSpace")
-def depth_to_space(node: Node, x: Tensor) -> Tensor:
+def depth_to_space(node: OnnxNode, x: Tensor) -> Tensor:
     block = node.required("blocksize")
     batch, depth, rows, columns = sizes_of(x)
     channels = quotient(depth, block * block)
@@ -114,7 +114,7 @@ def depth_to_space(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("SpaceToDepth")
-def space_to_depth(node: Node, x: Tensor) -> Tensor:
+def space_to_depth(node: OnnxNode, x: Tensor) -> Tensor:
     block = node.required("blocksize")
     batch, channels, rows, columns = sizes_of(x)
     # A block that does not divide the size fails in the reshape.

@@ -12,10 +12,10 @@ import numpy as np
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.geometry import Windows, framed, windows_of
+from aioflow.interop.onnx.geometry import SpatialWindows, framed, windows_of
 from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant
 from aioflow.ops.nn import pooling, volumes
@@ -25,7 +25,7 @@ _MOST_PARTS: Final = 1024  # most kernel positions for which a pool is unrolled 
 
 
 @translation("MaxPool")
-def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+def max_pool(node: OnnxNode, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     rank = rank_of(node, x)
     # aioflow's pools have no dilation.
     is_dilated = max(node.attr("dilations", []) or [1]) > 1
@@ -46,13 +46,13 @@ def max_pool(node: Node, x: Tensor) -> Tensor | tuple[Tensor, ...]:
     return _from_image(pooling.max_pool(image, list(windows.kernel), list(windows.strides), pads), rank)
 
 
-def _as_image(x: Tensor, windows: Windows) -> tuple[Tensor, Windows]:
+def _as_image(x: Tensor, windows: SpatialWindows) -> tuple[Tensor, SpatialWindows]:
     """Return images with two spatial axes and channels last, and their windows."""
     if len(windows.kernel) == 2:
         return channels_last(x, 4), windows
     pads = None if windows.pads is None else ((0, 0), *windows.pads)
     ones = (1,)
-    return ops.expand_dims(channels_last(x, 3), 1), Windows(
+    return ops.expand_dims(channels_last(x, 3), 1), SpatialWindows(
         ones + windows.kernel, ones + windows.strides, ones + windows.dilations, pads, (0, *windows.extra)
     )
 
@@ -66,7 +66,7 @@ def _least(x: Tensor) -> float:
     return -np.inf if x.dtype.is_floating else x.dtype.min
 
 
-def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
+def _parts(x: Tensor, windows: SpatialWindows) -> Iterator[Tensor]:
     """Yield for each kernel position the elements that all windows have there.
 
     Raises:
@@ -85,7 +85,7 @@ def _parts(x: Tensor, windows: Windows) -> Iterator[Tensor]:
         )
 
 
-def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def _combined(x: Tensor, windows: SpatialWindows, combine: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Reduce the elements of each window by `combine`, one axis after the other."""
     ones, none = (1,) * len(windows.kernel), (0,) * len(windows.kernel)
 
@@ -95,12 +95,12 @@ def _combined(x: Tensor, windows: Windows, combine: Callable[[Tensor, Tensor], T
     # One axis after the other, the number of nodes is the sum of the kernel's sizes, not their product.
     for axis in range(len(ones)):
         kernel, strides = along(windows.kernel, axis), along(windows.strides, axis)
-        alone = Windows(kernel, strides, along(windows.dilations, axis), None, none)
+        alone = SpatialWindows(kernel, strides, along(windows.dilations, axis), None, none)
         x = reduce(combine, _parts(x, alone))
     return x
 
 
-def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
+def _max_and_places(node: OnnxNode, x: Tensor, windows: SpatialWindows) -> tuple[Tensor, Tensor]:
     """Return the maxima and their positions in the flattened input. Of equal elements the first counts."""
     rank = rank_of(node, x)
     shape = shape_vector(x)
@@ -129,7 +129,7 @@ def _max_and_places(node: Node, x: Tensor, windows: Windows) -> tuple[Tensor, Te
 
 
 @translation("AveragePool")
-def average_pool(node: Node, x: Tensor) -> Tensor:
+def average_pool(node: OnnxNode, x: Tensor) -> Tensor:
     rank, whole = rank_of(node, x), bool(node.attr("count_include_pad", 0))
     is_plain = rank <= 4 and not whole and max(node.attr("dilations", []) or [1]) == 1
     windows = windows_of(node, x, node.required("kernel_shape"), keeps_same=is_plain)
@@ -147,7 +147,7 @@ def average_pool(node: Node, x: Tensor) -> Tensor:
     return ops.divide(sums, counts)
 
 
-def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
+def _counted(x: Tensor, windows: SpatialWindows, with_padding: bool) -> Tensor:
     """Return 1 for elements that count and 0 around them, in the shape of one padded image of one channel."""
     sizes = sizes_of(x)[2:]
     pads = windows.pads or ()
@@ -161,7 +161,7 @@ def _counted(x: Tensor, windows: Windows, with_padding: bool) -> Tensor:
     return ops.pad(ones, [[0, 0], [0, 0], *around])
 
 
-def _mean(x: Tensor, windows: Windows) -> Tensor:
+def _mean(x: Tensor, windows: SpatialWindows) -> Tensor:
     """Return the mean of each window of padded images."""
     rank = len(windows.kernel) + 2
     if rank <= 4 and max(windows.dilations) == 1:
@@ -175,7 +175,7 @@ def _mean(x: Tensor, windows: Windows) -> Tensor:
 
 
 @translation("LpPool")
-def lp_pool(node: Node, x: Tensor) -> Tensor:
+def lp_pool(node: OnnxNode, x: Tensor) -> Tensor:
     windows = windows_of(node, x, node.required("kernel_shape"))
     p = constant(float(node.attr("p", 2)), x.dtype)
     mean = _mean(framed(ops.pow(ops.abs(x), p), windows, 0), windows)
@@ -184,7 +184,7 @@ def lp_pool(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("GlobalAveragePool")
-def global_average_pool(node: Node, x: Tensor) -> Tensor:
+def global_average_pool(node: OnnxNode, x: Tensor) -> Tensor:
     if x.dims is None:
         return ops.reduce_mean(x, ops.range(2, ops.rank(x)), keepdims=True)
     rank = rank_of(node, x)
@@ -192,7 +192,7 @@ def global_average_pool(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("GlobalMaxPool")
-def global_max_pool(node: Node, x: Tensor) -> Tensor:
+def global_max_pool(node: OnnxNode, x: Tensor) -> Tensor:
     if x.dims is None:
         return ops.reduce_max(x, ops.range(2, ops.rank(x)), keepdims=True)
     rank = rank_of(node, x)
@@ -200,7 +200,7 @@ def global_max_pool(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("GlobalLpPool")
-def global_lp_pool(node: Node, x: Tensor) -> Tensor:
+def global_lp_pool(node: OnnxNode, x: Tensor) -> Tensor:
     p = constant(float(node.attr("p", 2)), x.dtype)
     # (Σ |x|ᵖ)^(1/p).
     total = ops.reduce_sum(ops.pow(ops.abs(x), p), list(range(2, rank_of(node, x))), keepdims=True)
@@ -208,7 +208,7 @@ def global_lp_pool(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("MaxUnpool")
-def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Tensor | None = None) -> Tensor:
+def max_unpool(node: OnnxNode, x: Tensor, places: Tensor, shape: Tensor | None = None) -> Tensor:
     kernel = node.required("kernel_shape")
     count = len(kernel)
     strides, pads = node.attr("strides", []) or [1] * count, node.attr("pads", []) or [0] * (2 * count)

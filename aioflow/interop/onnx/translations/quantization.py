@@ -15,7 +15,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.convolution import conv
 from aioflow.interop.onnx.translations.math import matmul
 from aioflow.ops import public as ops
@@ -30,17 +30,17 @@ _SATURATING: Final = (dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float
 
 
 @translation("Cast")
-def cast(node: Node, x: Tensor) -> Tensor:
+def cast(node: OnnxNode, x: Tensor) -> Tensor:
     return cast_to(node, x, node.dtype("to"))
 
 
 @translation("CastLike")
-def cast_like(node: Node, x: Tensor, like: Tensor) -> Tensor:
+def cast_like(node: OnnxNode, x: Tensor, like: Tensor) -> Tensor:
     return cast_to(node, x, like.dtype)
 
 
 @translation("BitCast")
-def bit_cast(node: Node, x: Tensor) -> Tensor:
+def bit_cast(node: OnnxNode, x: Tensor) -> Tensor:
     wanted = node.dtype("to")
     if x.dtype is wanted:
         return x
@@ -49,7 +49,7 @@ def bit_cast(node: Node, x: Tensor) -> Tensor:
     return make("Bitcast", x, type=wanted)
 
 
-def cast_to(node: Node, x: Tensor, dtype: DType) -> Tensor:
+def cast_to(node: OnnxNode, x: Tensor, dtype: DType) -> Tensor:
     """Return the elements in another dtype. Casts from and to strings parse and format numbers."""
     if x.dtype is dtype:
         return x
@@ -83,7 +83,7 @@ def saturated(x: Tensor, dtype: DType) -> Tensor:
     return ops.cast(ops.maximum(ops.minimum(wide, most), -most), dtype)
 
 
-def _power_of_two(node: Node, x: Tensor) -> Tensor:
+def _power_of_two(node: OnnxNode, x: Tensor) -> Tensor:
     """Return the exponents of x as float32, rounded by the fraction. Values that are not finite become NaN."""
     # Without the sign: bits 23 to 30 are the exponent, bits 0 to 22 the fraction.
     bits = make("BitwiseAnd", ops.bitcast(ops.cast(x, "float32"), "int32"), 0x7FFFFFFF)
@@ -110,7 +110,7 @@ _EXACT_IN_FLOAT32: Final = 1 << 24
 
 
 @translation("QuantizeLinear")
-def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def quantize_linear(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     dtype = dtypes.uint8 if zero is None else zero.dtype
     if _names_type(node):
         dtype = node.dtype("output_dtype")
@@ -126,7 +126,7 @@ def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = 
     return cast_to(node, y, dtype)
 
 
-def _names_type(node: Node) -> bool:
+def _names_type(node: OnnxNode) -> bool:
     return bool(node.attr("output_dtype", 0))
 
 
@@ -142,7 +142,7 @@ def rounded(y: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
 
 
 @translation("DequantizeLinear")
-def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+def dequantize_linear(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     wanted = node.dtype("output_dtype") if _names_type(node) else scale.dtype
     along = _along(node, x, scale)
     if x.dtype.is_integer:
@@ -161,7 +161,7 @@ def dequantized(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     return make("Mul", ops.cast(y, "float32"), ops.cast(scale, "float32"))
 
 
-def _along(node: Node, x: Tensor, given: Tensor) -> Tensor:
+def _along(node: OnnxNode, x: Tensor, given: Tensor) -> Tensor:
     """Return a scale or a zero point in a shape that broadcasts to x."""
     dims = given.dims
     if dims is None:
@@ -189,7 +189,7 @@ def _differences(x: Tensor, zero: Tensor | None, kind: DType) -> Tensor:
     return make("Sub", ops.cast(x, kind), ops.cast(zero, kind))
 
 
-def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: Tensor | None = None) -> DType:
+def _holding(node: OnnxNode, x: Tensor, x_zero: Tensor | None, weight: float, bias: Tensor | None = None) -> DType:
     """Return a float dtype that represents every sum of products exactly.
 
     The sums are of products of x - x_zero with numbers whose absolute values sum to at most `weight`, plus the bias.
@@ -202,7 +202,7 @@ def _holding(node: Node, x: Tensor, x_zero: Tensor | None, weight: float, bias: 
     return dtypes.float32 if most < _EXACT_IN_FLOAT32 else dtypes.float64
 
 
-def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
+def _largest(node: OnnxNode, x: Tensor, zero: Tensor | None) -> int:
     """Return a bound on |x - zero|."""
     least, most = int(x.dtype.min), int(x.dtype.max)
     given = np.zeros(1, np.int64) if zero is None else node.known(zero)
@@ -212,7 +212,7 @@ def _largest(node: Node, x: Tensor, zero: Tensor | None) -> int:
     return max(most - int(given.min()), int(given.max()) - least)
 
 
-def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> float:
+def _weight(node: OnnxNode, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> float:
     """Return a bound on all sums of |w - zero| along these axes. `zero` broadcasts to `w`."""
     values, zeros = node.known(w), None if zero is None else node.known(zero)
     if values is not None and values.size and (zero is None or zeros is not None):
@@ -227,7 +227,7 @@ def _weight(node: Node, w: Tensor, zero: Tensor | None, axes: Sequence[int]) -> 
     return float(terms * _largest(node, w, zero))
 
 
-def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
+def _per_filter(node: OnnxNode, w: Tensor, given: Tensor | None) -> Tensor | None:
     """Return one number per filter in a shape that broadcasts to the filters, or a single number as it is."""
     if given is None or given.dims == ():
         return given
@@ -236,7 +236,7 @@ def _per_filter(node: Node, w: Tensor, given: Tensor | None) -> Tensor | None:
 
 @translation("ConvInteger")
 def conv_integer(
-    node: Node, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
+    node: OnnxNode, x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None
 ) -> Tensor:
     zero = _per_filter(node, w, w_zero)
     kind = _holding(node, x, x_zero, _weight(node, w, zero, range(1, rank_of(node, w))))
@@ -250,12 +250,12 @@ def _one(given: Tensor | None) -> Tensor | None:
 
 @translation("MatMulInteger")
 def matmul_integer(
-    node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
+    node: OnnxNode, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
     return ops.cast(integer_product(node, a, b, a_zero, b_zero), "int32")
 
 
-def integer_product(node: Node, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+def integer_product(node: OnnxNode, a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
     """Return the exact product of a - a_zero and b - b_zero in a float dtype."""
     kind = _holding(node, a, a_zero, _weight(node, b, b_zero, [-2 if len(b.dims or ()) > 1 else -1]))
     return matmul(
@@ -272,7 +272,7 @@ def _per_row(a: Tensor, given: Tensor) -> Tensor:
 
 @translation("QLinearMatMul")
 def qlinear_matmul(
-    node: Node,
+    node: OnnxNode,
     a: Tensor,
     a_scale: Tensor,
     a_zero: Tensor,
@@ -296,7 +296,7 @@ def _requantized(sums: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
 
 @translation("QLinearConv")
 def qlinear_conv(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     x_scale: Tensor,
     x_zero: Tensor,

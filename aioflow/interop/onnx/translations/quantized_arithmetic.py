@@ -13,7 +13,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.layout import channels_first, channels_last, joined
 from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import axis_of, rank_of
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.normalization import along_axis, of_rows
 from aioflow.interop.onnx.translations.pooling import average_pool, global_average_pool
 from aioflow.interop.onnx.translations.quantization import (
@@ -29,20 +29,20 @@ from aioflow.ops.apply import make
 _ROWS_UNTIL = 12  # the last opset whose Softmax treats its input as a matrix
 
 
-def _scalar(node: Node, given: Tensor) -> Tensor:
+def _scalar(node: OnnxNode, given: Tensor) -> Tensor:
     dims = given.dims
     if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
         node.refuse("a scale or zero point that is not one number")
     return ops.reshape(given, [])
 
 
-def _real(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+def _real(node: OnnxNode, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
     if not x.dtype.is_integer:
         node.refuse(f"a quantized tensor of {x.dtype}")
     return dequantized(x, _scalar(node, scale), None if zero is None else _scalar(node, zero))
 
 
-def _quantized(node: Node, y: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+def _quantized(node: OnnxNode, y: Tensor, scale: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
     quotient = make("RealDiv", y, _scalar(node, scale))
     return rounded(quotient, None if zero is None else _scalar(node, zero), dtype)
 
@@ -52,7 +52,7 @@ def _quantized(node: Node, y: Tensor, scale: Tensor, zero: Tensor | None, dtype:
 
 def _binary(op: str) -> Callable[..., Tensor]:
     def translate(
-        node: Node,
+        node: OnnxNode,
         a: Tensor,
         a_scale: Tensor,
         a_zero: Tensor | None,
@@ -74,14 +74,14 @@ microsoft("QLinearMul")(_binary("Mul"))
 
 @microsoft("QLinearSigmoid")
 def qlinear_sigmoid(
-    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+    node: OnnxNode, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
 ) -> Tensor:
     return _quantized(node, make("Sigmoid", _real(node, x, x_scale, x_zero)), y_scale, y_zero, x.dtype)
 
 
 @microsoft("QLinearLeakyRelu", "alpha")
 def qlinear_leaky_relu(
-    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+    node: OnnxNode, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
 ) -> Tensor:
     y = make("LeakyRelu", _real(node, x, x_scale, x_zero), alpha=node.attr("alpha", 0.01))
     return _quantized(node, y, y_scale, y_zero, x.dtype)
@@ -89,7 +89,7 @@ def qlinear_leaky_relu(
 
 @microsoft("QLinearWhere")
 def qlinear_where(
-    node: Node,
+    node: OnnxNode,
     condition: Tensor,
     x: Tensor,
     x_scale: Tensor,
@@ -107,7 +107,7 @@ def qlinear_where(
 # ── others ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _of_images(node: Node, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+def _of_images(node: OnnxNode, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """Apply a function of images with channels first to images in the node's layout."""
     if not node.attr("channels_last", 0):
         return function(x)
@@ -117,7 +117,7 @@ def _of_images(node: Node, x: Tensor, function: Callable[[Tensor], Tensor]) -> T
 
 @microsoft("QLinearGlobalAveragePool", "channels_last")
 def qlinear_global_average_pool(
-    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor
+    node: OnnxNode, x: Tensor, x_scale: Tensor, x_zero: Tensor, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
     y = _of_images(node, _real(node, x, x_scale, x_zero), lambda image: global_average_pool(node, image))
     return _quantized(node, y, y_scale, y_zero, x.dtype)
@@ -128,20 +128,20 @@ def qlinear_global_average_pool(
     *("auto_pad", "ceil_mode", "channels_last", "count_include_pad", "kernel_shape", "pads", "strides"),
 )
 def qlinear_average_pool(
-    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
+    node: OnnxNode, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor | None = None
 ) -> Tensor:
     y = _of_images(node, _real(node, x, x_scale, x_zero), lambda image: average_pool(node, image))
     return _quantized(node, y, y_scale, y_zero, x.dtype)
 
 
 @microsoft("QLinearConv", "auto_pad", "channels_last", "dilations", "group", "kernel_shape", "pads", "strides")
-def qlinear_conv_of_channels(node: Node, x: Tensor, *others: Tensor) -> Tensor:
+def qlinear_conv_of_channels(node: OnnxNode, x: Tensor, *others: Tensor) -> Tensor:
     """Translate QLinearConv like the standard's. The filters always have their channels first."""
     return _of_images(node, x, lambda image: qlinear_conv(node, image, *others))
 
 
 @microsoft("QLinearConcat", "axis")
-def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor | None) -> Tensor:
+def qlinear_concat(node: OnnxNode, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor | None) -> Tensor:
     """Concatenate inputs given as triples: a tensor, its scale and its zero point."""
     if not inputs or len(inputs) % 3:
         raise node.wrong("the inputs", "a scale, a zero point, and three for each tensor", 2 + len(inputs))
@@ -156,7 +156,7 @@ def qlinear_concat(node: Node, y_scale: Tensor, y_zero: Tensor, *inputs: Tensor 
 
 @microsoft("QLinearSoftmax", "axis", "opset")
 def qlinear_softmax(
-    node: Node, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor
+    node: OnnxNode, x: Tensor, x_scale: Tensor, x_zero: Tensor | None, y_scale: Tensor, y_zero: Tensor
 ) -> Tensor:
     """Translate QLinearSoftmax. `opset` is that of the Softmax that was quantized."""
     real, axis = _real(node, x, x_scale, x_zero), node.attr("axis", -1)

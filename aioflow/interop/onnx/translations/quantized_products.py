@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.math import product
 from aioflow.interop.onnx.translations.quantization import integer_product, rounded
 from aioflow.interop.onnx.translations.recurrent import differing, lstm_layers, part
@@ -20,7 +20,7 @@ from aioflow.ops.apply import constant, make
 
 @microsoft("MatMulIntegerToFloat")
 def matmul_integer_to_float(
-    node: Node,
+    node: OnnxNode,
     a: Tensor,
     b: Tensor,
     a_scale: Tensor,
@@ -35,14 +35,14 @@ def matmul_integer_to_float(
 _Quantized = tuple[Tensor, Tensor, Tensor | None]  # a tensor, its scale, its zero point
 
 
-def _scaled_product(node: Node, a: _Quantized, b: _Quantized, bias: Tensor | None) -> Tensor:
+def _scaled_product(node: OnnxNode, a: _Quantized, b: _Quantized, bias: Tensor | None) -> Tensor:
     scale = make("Mul", _single(node, a[1]), b[1])
     sums = integer_product(node, a[0], b[0], None if a[2] is None else _single(node, a[2]), b[2])
     y = make("Mul", ops.cast(sums, scale.dtype), scale)
     return y if bias is None else make("AddV2", y, bias)
 
 
-def _single(node: Node, given: Tensor) -> Tensor:
+def _single(node: OnnxNode, given: Tensor) -> Tensor:
     """Return the one number for a whole tensor. Refuse a node that has several."""
     dims = given.dims
     if dims is not None and None not in dims and math.prod(d or 0 for d in dims) != 1:
@@ -52,7 +52,7 @@ def _single(node: Node, given: Tensor) -> Tensor:
 
 @microsoft("DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(
-    node: Node, a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor | None = None, bias: Tensor | None = None
+    node: OnnxNode, a: Tensor, b: Tensor, b_scale: Tensor, b_zero: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     return _scaled_product(node, _dynamic(a), (b, b_scale, b_zero), bias)
 
@@ -70,7 +70,7 @@ def _dynamic(x: Tensor) -> _Quantized:
 
 @microsoft("QGemm", "alpha", "transA", "transB")
 def qgemm(
-    node: Node,
+    node: OnnxNode,
     a: Tensor,
     a_scale: Tensor,
     a_zero: Tensor,
@@ -110,7 +110,7 @@ def qgemm(
     *("activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size", "input_forget"),
 )
 def dynamic_quantize_lstm(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -148,7 +148,7 @@ def dynamic_quantize_lstm(
 
 @microsoft("MatMulNBits", "K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked")
 def matmul_n_bits(
-    node: Node,
+    node: OnnxNode,
     a: Tensor,
     b: Tensor,
     scales: Tensor,

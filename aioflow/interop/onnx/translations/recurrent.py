@@ -14,7 +14,7 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.recurrent_cells import (
     Activation,
@@ -33,7 +33,7 @@ from aioflow.ops.control.branches_and_loops import while_loop
 # ── LSTM layers of the usual form, translated to the op that computes a whole layer ───────────────────────────────────
 
 
-def is_usual(node: Node, x: Tensor) -> bool:
+def is_usual(node: OnnxNode, x: Tensor) -> bool:
     """Return whether the op supports the node: float32, default activations, no clipping and no coupled gates."""
     # Each direction has three activations: of the gates, of the new cell values and of the cell.
     # Names of activations are case-insensitive in ONNX.
@@ -174,7 +174,7 @@ class _Direction:
 
 @translation("RNN")
 def rnn(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -190,7 +190,7 @@ def rnn(
 
 @translation("LSTM")
 def lstm(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -204,7 +204,7 @@ def lstm(
 
 
 def lstm_layers(
-    node: Node,
+    node: OnnxNode,
     inputs: _Inputs,
     state: Sequence[Tensor | None],
     peepholes: Tensor | None,
@@ -241,7 +241,7 @@ def lstm_layers(
 
 @translation("GRU")
 def gru(
-    node: Node,
+    node: OnnxNode,
     x: Tensor,
     w: Tensor,
     r: Tensor,
@@ -263,11 +263,11 @@ def gru(
     return _recurrent(node, (x, w, r, b, lengths), [h], _Kind(("Sigmoid", "Tanh"), cell))
 
 
-def _count(node: Node) -> int:
+def _count(node: OnnxNode) -> int:
     return len(_DIRECTIONS[node.attr("direction", "forward")])
 
 
-def _hidden_size(node: Node, r: Tensor) -> int:
+def _hidden_size(node: OnnxNode, r: Tensor) -> int:
     size = node.attr("hidden_size") or (r.dims[-1] if r.dims else None)
     if size is None:
         node.refuse("no hidden_size")
@@ -278,7 +278,7 @@ def _hidden_size(node: Node, r: Tensor) -> int:
 
 
 def _recurrent(
-    node: Node,
+    node: OnnxNode,
     inputs: _Inputs,
     state: Sequence[Tensor | None],
     kind: _Kind,
@@ -328,7 +328,7 @@ def part(x: Tensor, number: int) -> Tensor:
     return make("StridedSlice", x, [number], [number + 1], [1], shrink_axis_mask=1)
 
 
-def differing(node: Node, lengths: Tensor | None, x: Tensor) -> Tensor | None:
+def differing(node: OnnxNode, lengths: Tensor | None, x: Tensor) -> Tensor | None:
     """Return the lengths, or None if all are known to be the number of steps."""
     known = None if lengths is None else node.constant(lengths)
     if known is not None and x.dims is not None and (known == x.dims[0]).all():

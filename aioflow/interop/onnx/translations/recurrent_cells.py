@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.math import elu_of, hard_sigmoid_of, thresholded_relu_of
 from aioflow.ops.apply import make, make_list
 
@@ -46,7 +46,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
-def activations(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+def activations(node: OnnxNode, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
     """Return the activations of each direction.
 
     The node's lists of alphas and betas contain, in order, values only for activations that have the parameter. Results
@@ -65,7 +65,7 @@ def activations(node: Node, defaults: Sequence[str], directions: int) -> list[li
     return [found[i : i + len(defaults)] for i in range(0, len(found), len(defaults))]
 
 
-def activation_of(node: Node, name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
+def activation_of(node: OnnxNode, name: str, alpha: float | None = None, beta: float | None = None) -> Activation:
     """Return an activation by name. Parameters that are None have their defaults. Refuse an unknown name."""
     kind = _KINDS.get(name.lower())
     if kind is None:

@@ -10,7 +10,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import axis_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import int32
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import all_axes
@@ -80,7 +80,7 @@ _REDUCTIONS: Final[dict[str, _Over]] = {
 
 
 def _by_attribute(reduce: _Over) -> Callable[..., Tensor]:
-    def translate(node: Node, x: Tensor) -> Tensor:
+    def translate(node: OnnxNode, x: Tensor) -> Tensor:
         axes = node.attr("axes")
         chosen = all_axes(x) if axes is None else constant(np.array(axes, np.int32))
         return reduce(x, chosen, bool(node.attr("keepdims", 1)))
@@ -89,7 +89,7 @@ def _by_attribute(reduce: _Over) -> Callable[..., Tensor]:
 
 
 def _by_input(reduce: _Over) -> Callable[..., Tensor]:
-    def translate(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    def translate(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
         keep, none_if_empty = bool(node.attr("keepdims", 1)), bool(node.attr("noop_with_empty_axes", 0))
         empty = axes is None or axes.dims == (0,)
         if empty and none_if_empty:
@@ -116,16 +116,16 @@ for _name, _reduce in _REDUCTIONS.items():
 
 
 @translation("ArgMax")
-def argmax(node: Node, x: Tensor) -> Tensor:
+def argmax(node: OnnxNode, x: Tensor) -> Tensor:
     return _where("ArgMax", node, x)
 
 
 @translation("ArgMin")
-def argmin(node: Node, x: Tensor) -> Tensor:
+def argmin(node: OnnxNode, x: Tensor) -> Tensor:
     return _where("ArgMin", node, x)
 
 
-def _where(op: str, node: Node, x: Tensor) -> Tensor:
+def _where(op: str, node: OnnxNode, x: Tensor) -> Tensor:
     axis = node.attr("axis", 0)
     if node.attr("select_last_index", 0):
         axis = axis_of(node, x, axis)

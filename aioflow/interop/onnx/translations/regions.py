@@ -5,21 +5,21 @@ from __future__ import annotations
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sampling import shape_of_sizes
 from aioflow.interop.onnx.sizes import Size, int64, product_of, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 
 
 @translation("RoiAlign")
-def roi_align_of_old(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
+def roi_align_of_old(node: OnnxNode, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
     return _roi_align(node, x, rois, batches, node.attr("coordinate_transformation_mode", "output_half_pixel"))
 
 
 @translation("RoiAlign", since=16)
-def roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
+def roi_align(node: OnnxNode, x: Tensor, rois: Tensor, batches: Tensor) -> Tensor:
     return _roi_align(node, x, rois, batches, node.attr("coordinate_transformation_mode", "half_pixel"))
 
 
-def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) -> Tensor:
+def _roi_align(node: OnnxNode, x: Tensor, rois: Tensor, batches: Tensor, mode: str) -> Tensor:
     """Sample a grid of positions in each part of a region, and return their mean or maximum."""
     made = node.attr("output_height", 1), node.attr("output_width", 1)
     channels, rows, columns = sizes_of(x)[1:]
@@ -49,7 +49,7 @@ def _roi_align(node: Node, x: Tensor, rois: Tensor, batches: Tensor, mode: str) 
     return ops.reshape(ops.transpose(y, [0, 3, 1, 2]), shape_of_sizes([count, channels, *made]))
 
 
-def _grid(node: Node, begin: Tensor, end: Tensor, parts: int, size: Size, halves: bool) -> tuple[Tensor, ...]:
+def _grid(node: OnnxNode, begin: Tensor, end: Tensor, parts: int, size: Size, halves: bool) -> tuple[Tensor, ...]:
     """Return the sampling positions of the regions along an axis.
 
     All but the last result have the shape [regions, parts, places]:
@@ -86,7 +86,7 @@ def _grid(node: Node, begin: Tensor, end: Tensor, parts: int, size: Size, halves
     return low, ops.minimum(low + 1, size - 1), at - ops.floor(at), inside, there, counts
 
 
-def _folded(node: Node, corners: list[Tensor], there: Tensor, places: Tensor) -> Tensor:
+def _folded(node: OnnxNode, corners: list[Tensor], there: Tensor, places: Tensor) -> Tensor:
     """Return the mean or the maximum of each part, [regions, parts down, parts across, channels]."""
     if node.attr("mode", "avg").lower() == "max":
         greatest = corners[0]
@@ -101,7 +101,7 @@ def _folded(node: Node, corners: list[Tensor], there: Tensor, places: Tensor) ->
 
 
 @translation("MaxRoiPool")
-def max_roi_pool(node: Node, x: Tensor, rois: Tensor) -> Tensor:
+def max_roi_pool(node: OnnxNode, x: Tensor, rois: Tensor) -> Tensor:
     """Return the maximum of each part of each region, over whole elements."""
     made = node.required("pooled_shape")
     rows, columns = sizes_of(x)[2:]

@@ -16,7 +16,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.static_value import partial_value
 from aioflow.interop.onnx.sizes import Size, axes_of, int64, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 
@@ -59,20 +59,20 @@ def _is(value: _Number, number: float) -> bool:
 
 
 @translation("Upsample")
-def upsample_by_attribute(node: Node, x: Tensor) -> Tensor:
+def upsample_by_attribute(node: OnnxNode, x: Tensor) -> Tensor:
     return _resized(node, x, _by_scales(node, x, list(range(rank_of(node, x))), node.required("scales"), None), True)
 
 
 @translation("Upsample", since=9)
 @translation("Resize")
-def upsample(node: Node, x: Tensor, scales: Tensor) -> Tensor:
+def upsample(node: OnnxNode, x: Tensor, scales: Tensor) -> Tensor:
     axes = list(range(rank_of(node, x)))
     return _resized(node, x, _by_scales(node, x, axes, _numbers(node, scales, len(axes)), None), True)
 
 
 @translation("Resize", since=11)
 def resize(
-    node: Node, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
+    node: OnnxNode, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
 ) -> Tensor:
     axes = axes_of(node, x, None)
     axes = list(range(rank_of(node, x))) if axes is None else axes
@@ -88,7 +88,7 @@ def resize(
     return _resized(node, x, _by_scales(node, x, axes, _numbers(node, scales, len(axes)), regions), False)
 
 
-def _numbers(node: Node, vector: Tensor, count: int) -> list[_Number]:
+def _numbers(node: OnnxNode, vector: Tensor, count: int) -> list[_Number]:
     """Return the elements of a vector, as floats or float32 scalars."""
     value = node.constant(vector)
     if value is None:
@@ -100,7 +100,7 @@ def _numbers(node: Node, vector: Tensor, count: int) -> list[_Number]:
 
 
 def _by_scales(
-    node: Node, x: Tensor, axes: list[int], scales: list[_Number], regions: list[_Number] | None
+    node: OnnxNode, x: Tensor, axes: list[int], scales: list[_Number], regions: list[_Number] | None
 ) -> list[_Axis]:
     sizes = sizes_of(x)
     if len(scales) != len(axes):
@@ -115,7 +115,7 @@ def _region(regions: list[_Number] | None, i: int, count: int) -> tuple[_Number,
     return None if regions is None else (regions[i], regions[count + i])
 
 
-def _by_sizes(node: Node, x: Tensor, axes: list[int], wanted: Tensor, regions: list[_Number] | None) -> list[_Axis]:
+def _by_sizes(node: OnnxNode, x: Tensor, axes: list[int], wanted: Tensor, regions: list[_Number] | None) -> list[_Axis]:
     value = partial_value(wanted)
     known = [None] * len(axes) if value is None else list(value)
     if len(known) != len(axes):
@@ -153,7 +153,7 @@ def _whole(rounding: Callable[[Tensor], Tensor], value: _Number) -> Size:
 # ── one axis ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
+def _resized(node: OnnxNode, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
     """Return the tensor resized along each of its axes. `old` ops have fixed coordinates and rounding."""
     mode = node.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic", "bilinear"):
@@ -181,7 +181,7 @@ def _resized(node: Node, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:
     return y
 
 
-def _mode(node: Node) -> str:
+def _mode(node: OnnxNode) -> str:
     return str(node.attr("coordinate_transformation_mode", "half_pixel"))
 
 
@@ -189,7 +189,7 @@ def _column(rank: int, axis: int) -> list[int]:
     return [-1 if i == axis else 1 for i in range(rank)]
 
 
-def _coordinates(node: Node, axis: _Axis, mode: str) -> Tensor:
+def _coordinates(node: OnnxNode, axis: _Axis, mode: str) -> Tensor:
     """Return the position of each output element in the input, in float32."""
     y = ops.cast(ops.range(axis.made), _PRECISION)
     given = _float(axis.given)
@@ -235,7 +235,7 @@ def _not_zero(value: _Number) -> _Number:
     return ops.where_v2(ops.equal(value, 0.0), ops.ones_like(value), value)
 
 
-def _nearest(node: Node, axis: _Axis, at: Tensor, old: bool) -> Tensor:
+def _nearest(node: OnnxNode, axis: _Axis, at: Tensor, old: bool) -> Tensor:
     mode = "floor" if old else node.attr("nearest_mode", "round_prefer_floor")
     if mode == "round_prefer_floor":
         # A tie goes to the lower element.
@@ -254,7 +254,7 @@ def _inside(places: Tensor, axis: _Axis) -> Tensor:
     return ops.maximum(ops.minimum(places, axis.given - 1), 0)
 
 
-def _weighted(node: Node, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tensor:
+def _weighted(node: OnnxNode, x: Tensor, axis: _Axis, at: Tensor, mode: str) -> Tensor:
     """Return the sum of the elements around each coordinate, weighted by a kernel of 2 or 4 elements.
 
     With `antialias`, the kernel is wider where the image shrinks.
@@ -298,7 +298,7 @@ def _summed(rank: int, x: Tensor, axis: _Axis, places: Tensor, weights: Tensor) 
     return ops.add_n(parts)
 
 
-def _kernel(node: Node, distance: Tensor, mode: str) -> Tensor:
+def _kernel(node: OnnxNode, distance: Tensor, mode: str) -> Tensor:
     d = ops.abs(distance)
     if mode == "linear":
         return ops.maximum(1.0 - d, 0.0)

@@ -8,10 +8,10 @@ from onnx import TypeProto
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sequences import (
-    Kind,
     Optional,
     Sequence,
     TensorKind,
+    ValueKind,
     kind_of,
     kind_of_type,
     stored,
@@ -19,13 +19,13 @@ from aioflow.interop.onnx.sequences import (
     widened,
 )
 from aioflow.interop.onnx.sizes import axis_of, count_of, int64, integers, rank_of, sizes_of
-from aioflow.interop.onnx.translating import Node, Value, translation
+from aioflow.interop.onnx.translating import OnnxNode, OnnxValue, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.tensor_list import joined, push
 
 
-def _common(node: Node, one: Kind, other: Kind) -> Kind:
+def _common(node: OnnxNode, one: ValueKind, other: ValueKind) -> ValueKind:
     found = widened(one, other)
     if found is None:
         raise node.wrong("the elements", f"all of one type, {one}", other)
@@ -33,19 +33,19 @@ def _common(node: Node, one: Kind, other: Kind) -> Kind:
 
 
 @translation("SequenceEmpty")
-def sequence_empty(node: Node) -> Sequence:
+def sequence_empty(node: OnnxNode) -> Sequence:
     return Sequence(TensorKind(node.dtype("dtype", dtypes.float32), None), items=())
 
 
 @translation("SequenceConstruct")
-def sequence_construct(node: Node, *tensors: Tensor) -> Sequence:
+def sequence_construct(node: OnnxNode, *tensors: Tensor) -> Sequence:
     kind = kind_of(tensors[0])
     for tensor in tensors[1:]:
         kind = _common(node, kind, kind_of(tensor))
     return Sequence(kind, items=tensors)
 
 
-def _position(node: Node, position: Tensor, length: int) -> int | None:
+def _position(node: OnnxNode, position: Tensor, length: int) -> int | None:
     """Return a position counted from the front, or None if it is not known."""
     known = integers(node, position, "positions") if node.constant(position) is not None else None
     if known is None:
@@ -63,7 +63,7 @@ def _from_front(sequence: Sequence, position: Tensor) -> Tensor:
 
 
 @translation("SequenceInsert")
-def sequence_insert(node: Node, sequence: Sequence, item: Value, position: Tensor | None = None) -> Sequence:
+def sequence_insert(node: OnnxNode, sequence: Sequence, item: OnnxValue, position: Tensor | None = None) -> Sequence:
     kind = _common(node, sequence.element, kind_of(item))
     if sequence.items is not None:
         at = len(sequence.items) if position is None else _position(node, position, len(sequence.items))
@@ -75,7 +75,7 @@ def sequence_insert(node: Node, sequence: Sequence, item: Value, position: Tenso
 
 
 @translation("SequenceErase")
-def sequence_erase(node: Node, sequence: Sequence, position: Tensor | None = None) -> Sequence:
+def sequence_erase(node: OnnxNode, sequence: Sequence, position: Tensor | None = None) -> Sequence:
     place = constant(-1) if position is None else position
     if sequence.items is not None:
         at = _position(node, place, len(sequence.items))
@@ -87,20 +87,20 @@ def sequence_erase(node: Node, sequence: Sequence, position: Tensor | None = Non
 
 
 @translation("SequenceAt")
-def sequence_at(node: Node, sequence: Sequence, position: Tensor) -> Value:
+def sequence_at(node: OnnxNode, sequence: Sequence, position: Tensor) -> OnnxValue:
     at = None if sequence.items is None else _position(node, position, len(sequence.items))
     return sequence.at(_from_front(sequence, position) if at is None else at)
 
 
 @translation("SequenceLength")
-def sequence_length(node: Node, sequence: Sequence) -> Tensor:
+def sequence_length(node: OnnxNode, sequence: Sequence) -> Tensor:
     if sequence.items is not None:
         return int64(len(sequence.items))
     return int64(make("TensorListLength", sequence.handle))
 
 
 @translation("SplitToSequence")
-def split_to_sequence(node: Node, x: Tensor, split: Tensor | None = None) -> Sequence:
+def split_to_sequence(node: OnnxNode, x: Tensor, split: Tensor | None = None) -> Sequence:
     axis = axis_of(node, x, node.attr("axis", 0))
     kind = TensorKind(
         x.dtype, None if x.dims is None else tuple(None if i == axis else d for i, d in enumerate(x.dims))
@@ -122,7 +122,7 @@ def split_to_sequence(node: Node, x: Tensor, split: Tensor | None = None) -> Seq
     return Sequence(kind, items=parts)
 
 
-def _split_by_the_step(node: Node, x: Tensor, split: Tensor | None, axis: int, kind: TensorKind) -> Sequence:
+def _split_by_the_step(node: OnnxNode, x: Tensor, split: Tensor | None, axis: int, kind: TensorKind) -> Sequence:
     """Return the parts if their number is known only in the step."""
     size = int64(sizes_of(x)[axis])
     each = int64(1) if split is None else int64(split)
@@ -151,7 +151,7 @@ def _split_by_the_step(node: Node, x: Tensor, split: Tensor | None, axis: int, k
 
 
 @translation("ConcatFromSequence")
-def concat_from_sequence(node: Node, sequence: Sequence) -> Tensor:
+def concat_from_sequence(node: OnnxNode, sequence: Sequence) -> Tensor:
     axis, new = node.required("axis"), bool(node.attr("new_axis", 0))
     items = sequence.items
     if items:
@@ -168,7 +168,7 @@ def concat_from_sequence(node: Node, sequence: Sequence) -> Tensor:
     return _joined_along(node, sequence, axis)
 
 
-def _stacked(node: Node, handle: Tensor, kind: TensorKind, axis: int) -> Tensor:
+def _stacked(node: OnnxNode, handle: Tensor, kind: TensorKind, axis: int) -> Tensor:
     rows = stacked(handle, kind)
     if not axis:
         return rows
@@ -195,7 +195,7 @@ def _least_shape(handle: Tensor, kind: TensorKind) -> Tensor:
     return ops.stack([unknown if size is None else constant(size) for size in kind.dims])
 
 
-def _joined_along(node: Node, sequence: Sequence, axis: int) -> Tensor:
+def _joined_along(node: OnnxNode, sequence: Sequence, axis: int) -> Tensor:
     first = sequence.at(0)
     place = axis_of(node, first, axis)
     dims = tuple(None if i == place else d for i, d in enumerate(first.dims))
@@ -211,7 +211,7 @@ def _joined_along(node: Node, sequence: Sequence, axis: int) -> Tensor:
 
 
 @translation("Optional")
-def optional(node: Node, value: Value | None = None) -> Optional:
+def optional(node: OnnxNode, value: OnnxValue | None = None) -> Optional:
     if value is not None:
         return Optional(kind_of(value), items=[value])
     proto = node.attr("type")
@@ -220,7 +220,7 @@ def optional(node: Node, value: Value | None = None) -> Optional:
 
 
 @translation("OptionalHasElement")
-def optional_has_element(node: Node, value: Value | None = None) -> Tensor:
+def optional_has_element(node: OnnxNode, value: OnnxValue | None = None) -> Tensor:
     if not isinstance(value, Optional):
         return constant(value is not None)
     if value.items is not None:
@@ -229,5 +229,5 @@ def optional_has_element(node: Node, value: Value | None = None) -> Tensor:
 
 
 @translation("OptionalGetElement")
-def optional_get_element(node: Node, value: Value) -> Value:
+def optional_get_element(node: OnnxNode, value: OnnxValue) -> OnnxValue:
     return value.at(0) if isinstance(value, Optional) else value

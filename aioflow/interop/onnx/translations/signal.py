@@ -7,26 +7,26 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import Size, count_of, int64, rank_of, sizes_of, with_dims
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops
 from aioflow.ops.apply import make
 from aioflow.ops.math import fourier
 
 
 @translation("DFT")
-def dft_by_attribute(node: Node, x: Tensor, length: Tensor | None = None) -> Tensor:
+def dft_by_attribute(node: OnnxNode, x: Tensor, length: Tensor | None = None) -> Tensor:
     return _transformed(node, x, length, node.attr("axis", 1))
 
 
 @translation("DFT", since=20)
-def dft(node: Node, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
+def dft(node: OnnxNode, x: Tensor, length: Tensor | None = None, axis: Tensor | None = None) -> Tensor:
     known = None if axis is None else node.constant(axis)
     if axis is not None and known is None:
         return _along_unknown(node, x, length, axis)
     return _transformed(node, x, length, -2 if known is None else int(known))
 
 
-def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Tensor) -> Tensor:
+def _along_unknown(node: OnnxNode, x: Tensor, length: Tensor | None, axis: Tensor) -> Tensor:
     """Return the transform along an axis known only in the step, which is swapped with the last axis of the signal."""
     rank = rank_of(node, x)
     order = ops.range(rank)
@@ -37,7 +37,7 @@ def _along_unknown(node: Node, x: Tensor, length: Tensor | None, axis: Tensor) -
     return ops.transpose(_transformed(node, moved, length, -2), swapped)
 
 
-def _transformed(node: Node, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
+def _transformed(node: OnnxNode, x: Tensor, length: Tensor | None, axis: int) -> Tensor:
     rank = rank_of(node, x)
     axis %= rank
     parts = (x.dims or ())[-1]
@@ -96,7 +96,7 @@ def _pairs(numbers: Tensor) -> Tensor:
 
 @translation("STFT")
 def stft(
-    node: Node, signal: Tensor, step: Tensor, window: Tensor | None = None, frame_length: Tensor | None = None
+    node: OnnxNode, signal: Tensor, step: Tensor, window: Tensor | None = None, frame_length: Tensor | None = None
 ) -> Tensor:
     """Return the transforms of frames, each weighted by the window. Frames begin `step` samples apart."""
     parts = (signal.dims or ())[-1]
@@ -127,7 +127,9 @@ def stft(
 
 
 @translation("MelWeightMatrix")
-def mel_weight_matrix(node: Node, bins: Tensor, length: Tensor, rate: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+def mel_weight_matrix(
+    node: OnnxNode, bins: Tensor, length: Tensor, rate: Tensor, lower: Tensor, upper: Tensor
+) -> Tensor:
     """Return triangles over the bins of a spectrum, equidistant on the mel scale.
 
     If the left edge of a triangle equals its center, that bin has weight 1.

@@ -25,7 +25,7 @@ from aioflow.interop.onnx.sizes import (
     sizes_of,
     with_dims,
 )
-from aioflow.interop.onnx.translating import Node, Value, translation
+from aioflow.interop.onnx.translating import OnnxNode, OnnxValue, translation
 from aioflow.interop.onnx.translations.dimensions import flat_from
 from aioflow.memory.values import Array
 from aioflow.ops import public as ops
@@ -33,7 +33,7 @@ from aioflow.ops.apply import constant as make_constant
 
 
 @translation("Constant")
-def constant(node: Node) -> Tensor:
+def constant(node: OnnxNode) -> Tensor:
     value = node.attr("value")
     if value is not None:
         return node.weight(node.outputs[0], value) if node.weight and node.wants(0) else make_constant(value)
@@ -52,12 +52,12 @@ def constant(node: Node) -> Tensor:
 
 
 @translation("Identity")
-def identity(node: Node, value: Value) -> Value:
+def identity(node: OnnxNode, value: OnnxValue) -> OnnxValue:
     return value
 
 
 @translation("Shape")
-def shape(node: Node, x: Tensor) -> Tensor:
+def shape(node: OnnxNode, x: Tensor) -> Tensor:
     sizes = shape_vector(x)
     start, end = node.attr("start", 0), node.attr("end")
     if not start and end is None:
@@ -70,17 +70,17 @@ def shape(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Size")
-def size(node: Node, x: Tensor) -> Tensor:
+def size(node: OnnxNode, x: Tensor) -> Tensor:
     return ops.size(x, out_type="int64")
 
 
 @translation("Reshape")
-def reshape_by_attribute(node: Node, x: Tensor) -> Tensor:
+def reshape_by_attribute(node: OnnxNode, x: Tensor) -> Tensor:
     return reshape(node, x, int64(node.required("shape")))
 
 
 @translation("Reshape", since=5)
-def reshape(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+def reshape(node: OnnxNode, x: Tensor, shape: Tensor) -> Tensor:
     wanted = partial_value(shape)
     if node.attr("allowzero", 0):
         return ops.reshape(x, shape)
@@ -118,7 +118,7 @@ def _reshaped(x: Tensor, wanted: Array | None) -> Dims:
 
 
 @translation("Flatten")
-def flatten(node: Node, x: Tensor) -> Tensor:
+def flatten(node: OnnxNode, x: Tensor) -> Tensor:
     axis = node.attr("axis", 1)
     if x.dims is None:
         return flat_from(x, axis)
@@ -139,20 +139,20 @@ def flatten(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Transpose")
-def transpose(node: Node, x: Tensor) -> Tensor:
+def transpose(node: OnnxNode, x: Tensor) -> Tensor:
     order = node.attr("perm")
     return ops.transpose(x, order)
 
 
 @translation("Squeeze")
-def squeeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def squeeze(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is not None and node.constant(axes) is None:
         return _squeezed(node, x, axes)
     wanted = axes_of(node, x, axes, from_end=True)
     return x if wanted == [] else ops.squeeze(x, wanted)
 
 
-def _squeezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
+def _squeezed(node: OnnxNode, x: Tensor, axes: Tensor) -> Tensor:
     """Return the tensor without axes that are known only in the step."""
     rank, count = rank_of(node, x), length_of(node, axes)
     gone = _marked(axes, rank)
@@ -167,7 +167,7 @@ def _marked(axes: Tensor, rank: int) -> Tensor:
 
 
 @translation("Unsqueeze")
-def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def unsqueeze(node: OnnxNode, x: Tensor, axes: Tensor | None = None) -> Tensor:
     if axes is not None and node.constant(axes) is None:
         return _unsqueezed(node, x, axes)
     given = integers(node, axes, "axes") or node.attr("axes") or []
@@ -182,7 +182,7 @@ def unsqueeze(node: Node, x: Tensor, axes: Tensor | None = None) -> Tensor:
     return x
 
 
-def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
+def _unsqueezed(node: OnnxNode, x: Tensor, axes: Tensor) -> Tensor:
     """Return the tensor with new axes that are known only in the step."""
     rank = rank_of(node, x) + length_of(node, axes)
     new = _marked(axes, rank)
@@ -195,13 +195,13 @@ def _unsqueezed(node: Node, x: Tensor, axes: Tensor) -> Tensor:
 
 
 @translation("Concat")
-def concat(node: Node, *tensors: Tensor) -> Tensor:
+def concat(node: OnnxNode, *tensors: Tensor) -> Tensor:
     axis = node.attr("axis", 1) if node.version < 4 else node.required("axis")
     return tensors[0] if len(tensors) == 1 else joined(tensors, axis_of(node, tensors[0], axis, from_end=True))
 
 
 @translation("Split")
-def split(node: Node, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+def split(node: OnnxNode, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
     axis = axis_of(node, x, node.attr("axis", 0))
     count = len(node.outputs)
     if sizes is not None and node.constant(sizes) is None:
@@ -230,7 +230,7 @@ def _parted(x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
 
 
 @translation("Expand")
-def expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
+def expand(node: OnnxNode, x: Tensor, shape: Tensor) -> Tensor:
     # ONNX broadcasts in both directions: sizes of `x` may be larger than those of `shape`.
     wanted, dims = node.constant(shape), x.dims
     if wanted is not None and dims is not None and None not in dims:
@@ -240,7 +240,7 @@ def expand(node: Node, x: Tensor, shape: Tensor) -> Tensor:
 
 
 @translation("Tile")
-def tile_one_axis(node: Node, x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
+def tile_one_axis(node: OnnxNode, x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
     multiples = [int64(1)] * rank_of(node, x)
     [place] = integers(node, axis, "axes") or [0]
     multiples[axis_of(node, x, place)] = ops.reshape(int64(tiles), [])
@@ -248,23 +248,23 @@ def tile_one_axis(node: Node, x: Tensor, tiles: Tensor, axis: Tensor) -> Tensor:
 
 
 @translation("Tile", since=6)
-def tile(node: Node, x: Tensor, repeats: Tensor) -> Tensor:
+def tile(node: OnnxNode, x: Tensor, repeats: Tensor) -> Tensor:
     return ops.tile(x, repeats)
 
 
 @translation("ConstantOfShape")
-def constant_of_shape(node: Node, shape: Tensor) -> Tensor:
+def constant_of_shape(node: OnnxNode, shape: Tensor) -> Tensor:
     value = node.attr("value")
     return ops.fill(shape, make_constant(np.float32(0) if value is None else np.reshape(value, ())))
 
 
 @translation("ConstantFill")
-def constant_fill(node: Node, shape: Tensor | None = None) -> Tensor:
+def constant_fill(node: OnnxNode, shape: Tensor | None = None) -> Tensor:
     return node.refuse("an op that was taken back from ONNX")
 
 
 @translation("Range")
-def range_(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+def range_(node: OnnxNode, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
     narrow = start.dtype in (dtypes.float16, dtypes.bfloat16)
     first, last, step = (ops.reshape(ops.cast(t, "float32") if narrow else t, []) for t in (start, limit, delta))
     backward = ops.less(step, ops.zeros_like(step))
@@ -274,7 +274,7 @@ def range_(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 
 
 @translation("EyeLike")
-def eye_like(node: Node, x: Tensor) -> Tensor:
+def eye_like(node: OnnxNode, x: Tensor) -> Tensor:
     dtype = node.dtype("dtype", x.dtype)
     rows, columns = sizes_of(x)
     down, across = _places(rows, 0), _places(columns, 1)
@@ -283,7 +283,7 @@ def eye_like(node: Node, x: Tensor) -> Tensor:
 
 
 @translation("Trilu")
-def trilu(node: Node, x: Tensor, k: Tensor | None = None) -> Tensor:
+def trilu(node: OnnxNode, x: Tensor, k: Tensor | None = None) -> Tensor:
     rows, columns = (ops.shape(x, out_type="int64")[-2:][i] for i in (0, 1)) if x.dims is None else sizes_of(x)[-2:]
     first = _places(rows, 0) + (int64(0) if k is None else ops.reshape(int64(k), []))
     across = _places(columns, 1)

@@ -10,9 +10,9 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
-from aioflow.interop.onnx.translations.lookup import Key, index_in
+from aioflow.interop.onnx.translations.lookup import LookupKey, index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask
 
@@ -21,17 +21,17 @@ _MOST_COLUMNS: Final = 1 << 26  # most columns of the result; the largest index 
 
 
 @translation("StringConcat")
-def concat(node: Node, x: Tensor, y: Tensor) -> Tensor:
+def concat(node: OnnxNode, x: Tensor, y: Tensor) -> Tensor:
     return make("Add", x, y)
 
 
 @translation("RegexFullMatch")
-def regex_full_match(node: Node, x: Tensor) -> Tensor:
+def regex_full_match(node: OnnxNode, x: Tensor) -> Tensor:
     return make("StaticRegexFullMatch", x, pattern=node.required("pattern"))
 
 
 @translation("StringNormalizer")
-def normalizer(node: Node, x: Tensor) -> Tensor:
+def normalizer(node: OnnxNode, x: Tensor) -> Tensor:
     """Remove stop words and change the case. If no string remains, the result is one empty string."""
     lower = not node.attr("is_case_sensitive", 0)
     words = [word.encode() for word in node.attr("stopwords") or []]
@@ -55,7 +55,7 @@ def _in_case(action: str, x: Tensor) -> Tensor:
 
 
 @translation("StringSplit")
-def split(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+def split(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the pieces along a new last dimension, padded with "", and their number for each string."""
     delimiter, most = node.attr("delimiter", ""), node.attr("maxsplit", -1)
     flat = make("Reshape", x, [-1])
@@ -76,14 +76,14 @@ def split(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @translation("TfIdfVectorizer")
-def tf_idf(node: Node, x: Tensor) -> Tensor:
+def tf_idf(node: OnnxNode, x: Tensor) -> Tensor:
     """Return the count or presence of each n-gram of the pool in each row, possibly weighted."""
     if rank_of(node, x) == 1:
         return make("Squeeze", _counts(node, make("ExpandDims", x, 0)), squeeze_dims=[0])
     return _counts(node, x)
 
 
-def _counts(node: Node, x: Tensor) -> Tensor:
+def _counts(node: OnnxNode, x: Tensor) -> Tensor:
     pools, columns = _pools(node), node.required("ngram_indexes")
     width = max(columns) + 1
     # -1 for a token that no n-gram has.
@@ -103,7 +103,7 @@ def _counts(node: Node, x: Tensor) -> Tensor:
     return _weighted(node, total, columns, width)
 
 
-def _skips(node: Node, length: int) -> int:
+def _skips(node: OnnxNode, length: int) -> int:
     """Return the number of distances between tokens to consider. Single tokens have only one."""
     most = int(node.required("max_skip_count"))
     if not 0 <= most <= _MOST_SKIPPED:
@@ -111,16 +111,16 @@ def _skips(node: Node, length: int) -> int:
     return 1 if length == 1 else most + 1
 
 
-def _pool(node: Node) -> list[Key]:
+def _pool(node: OnnxNode) -> list[LookupKey]:
     strings = node.attr("pool_strings")
     return [text.encode() for text in strings] if strings else node.required("pool_int64s")
 
 
-def _vocabulary(node: Node) -> list[Key]:
+def _vocabulary(node: OnnxNode) -> list[LookupKey]:
     return sorted(set(_pool(node)))
 
 
-def _pools(node: Node) -> list[tuple[int, list[tuple[int, ...]], list[int]]]:
+def _pools(node: OnnxNode) -> list[tuple[int, list[tuple[int, ...]], list[int]]]:
     """Return for each length between the limits: n-grams as indices into the vocabulary, and their columns."""
     number = {token: i for i, token in enumerate(_vocabulary(node))}
     pool = [number[token] for token in _pool(node)]
@@ -172,7 +172,7 @@ def _windows(tokens: Tensor, length: int, skip: int, pool: Sequence[tuple[int, .
     return make("SelectV2", make("Less", found, 0), len(pool), found)
 
 
-def _weighted(node: Node, counts: Tensor, columns: list[int], width: int) -> Tensor:
+def _weighted(node: OnnxNode, counts: Tensor, columns: list[int], width: int) -> Tensor:
     mode, given = node.required("mode"), node.attr("weights")
     if mode == "IDF":
         counts = make("Minimum", counts, 1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from aioflow.autodiff import gradients
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops.apply import convert_to_tensor
 
 
 @translation("Gradient", domain="ai.onnx.preview.training")
-def gradient(node: Node, *inputs: Tensor) -> tuple[Tensor, ...]:
+def gradient(node: OnnxNode, *inputs: Tensor) -> tuple[Tensor, ...]:
     """Return the derivatives of a value by the sources that attributes name.
 
     The inputs of the node must be these sources, so that the derivatives are at the values of the model.

@@ -9,7 +9,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.interop.onnx.microsoft import microsoft
-from aioflow.interop.onnx.translating import Node
+from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
 from aioflow.interop.onnx.translations.normalization import normal_of_rows
 from aioflow.ops.apply import constant, make
@@ -19,20 +19,20 @@ _EPSILON: Final = 1e-12
 
 @microsoft("SkipLayerNormalization", "epsilon")
 def skip_layer_normalization(
-    node: Node, x: Tensor, skip: Tensor, scale: Tensor, shift: Tensor | None = None, bias: Tensor | None = None
+    node: OnnxNode, x: Tensor, skip: Tensor, scale: Tensor, shift: Tensor | None = None, bias: Tensor | None = None
 ) -> tuple[Tensor | None, ...]:
     return _of_sum(node, (x, skip, bias), scale, shift, True)
 
 
 @microsoft("SkipSimplifiedLayerNormalization", "epsilon")
 def skip_simplified_layer_normalization(
-    node: Node, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
+    node: OnnxNode, x: Tensor, skip: Tensor, scale: Tensor, bias: Tensor | None = None
 ) -> tuple[Tensor | None, ...]:
     return _of_sum(node, (x, skip, bias), scale, None, False)
 
 
 def _of_sum(
-    node: Node, parts: tuple[Tensor, Tensor, Tensor | None], scale: Tensor, shift: Tensor | None, centered: bool
+    node: OnnxNode, parts: tuple[Tensor, Tensor, Tensor | None], scale: Tensor, shift: Tensor | None, centered: bool
 ) -> tuple[Tensor | None, ...]:
     """Return the normalized sum, and the sum itself as the fourth output."""
     if node.wants(1) or node.wants(2):
@@ -48,7 +48,7 @@ def _of_sum(
 
 @microsoft("EmbedLayerNormalization", "epsilon", "mask_index_type")
 def embed_layer_normalization(
-    node: Node,
+    node: OnnxNode,
     words: Tensor,
     segments: Tensor | None,
     of_words: Tensor,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.translating import Node, translation
+from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.features import class_labels, labels_of, to_float, transformed
 from aioflow.memory.values import Array
 from aioflow.ops.apply import constant, make
@@ -128,13 +128,13 @@ def _depth(roots: Array, yes: Array, no: Array) -> int:
 
 
 @translation("TreeEnsemble", since=5, domain=_ML)
-def tree_ensemble(node: Node, x: Tensor) -> Tensor:
+def tree_ensemble(node: OnnxNode, x: Tensor) -> Tensor:
     aggregate = _AGGREGATES[node.attr("aggregate_function", 1)]
     scores = _forest_of_leaves(node).scores(to_float(x), aggregate)
     return make("Cast", transformed(node, scores, _TRANSFORMS[node.attr("post_transform", 0)]), DstT=x.dtype)
 
 
-def _forest_of_leaves(node: Node) -> _Forest:
+def _forest_of_leaves(node: OnnxNode) -> _Forest:
     """Return the trees of a node that lists leaves separately. They are appended to the nodes."""
     splits, modes = node.required("nodes_splits"), node.required("nodes_modes").astype(np.int32)
     count, leaf_weights = len(splits), node.required("leaf_weights")
@@ -171,7 +171,7 @@ def _padded(values: npt.ArrayLike, more: int, dtype: npt.DTypeLike, filler: floa
     return np.concatenate([np.asarray(values), np.full(more, filler)]).astype(dtype)
 
 
-def _members(node: Node, modes: Array, leaves: int) -> Array | None:
+def _members(node: OnnxNode, modes: Array, leaves: int) -> Array | None:
     """Return the sets of the nodes that have one. The attribute lists them in order, separated by NaN."""
     given = node.attr("membership_values")
     if given is None:
@@ -189,14 +189,14 @@ def _members(node: Node, modes: Array, leaves: int) -> Array | None:
 
 
 @translation("TreeEnsembleRegressor", domain=_ML)
-def tree_ensemble_regressor(node: Node, x: Tensor) -> Tensor:
+def tree_ensemble_regressor(node: OnnxNode, x: Tensor) -> Tensor:
     forest = _forest_of_nodes(node, "target", node.required("n_targets"))
     scores = _with_base(node, forest.scores(to_float(x), node.attr("aggregate_function", "SUM")))
     return make("Cast", transformed(node, scores, node.attr("post_transform", "NONE")), DstT=dtypes.float32)
 
 
 @translation("TreeEnsembleClassifier", domain=_ML)
-def tree_ensemble_classifier(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+def tree_ensemble_classifier(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     labels = class_labels(node, "classlabels_strings", "classlabels_int64s")
     forest = _forest_of_nodes(node, "class", len(labels))
     kind = node.attr("post_transform", "NONE")
@@ -206,7 +206,7 @@ def tree_ensemble_classifier(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
     return labels_of(scores, labels), make("Cast", transformed(node, scores, kind), DstT=dtypes.float32)
 
 
-def _of_two(node: Node, forest: _Forest, x: Tensor, labels: Array, kind: str) -> tuple[Tensor, Tensor]:
+def _of_two(node: OnnxNode, forest: _Forest, x: Tensor, labels: Array, kind: str) -> tuple[Tensor, Tensor]:
     """Return label and scores of a model in which only one of two classes has weights.
 
     If no weight is negative, the other class has the score 1 - score, otherwise or with "LOGISTIC" -score. onnxruntime,
@@ -226,12 +226,12 @@ def _of_two(node: Node, forest: _Forest, x: Tensor, labels: Array, kind: str) ->
     return label, make("Cast", scores, DstT=dtypes.float32)
 
 
-def _with_base(node: Node, scores: Tensor) -> Tensor:
+def _with_base(node: OnnxNode, scores: Tensor) -> Tensor:
     base = _floats(node, "base_values")
     return scores if base is None or not base.size else scores + constant(base.astype(scores.dtype.np_dtype))
 
 
-def _floats(node: Node, name: str) -> Array | None:
+def _floats(node: OnnxNode, name: str) -> Array | None:
     """Return a list of floats, or the tensor attribute that replaces it."""
     given = node.attr(f"{name}_as_tensor")
     if given is not None:
@@ -240,7 +240,7 @@ def _floats(node: Node, name: str) -> Array | None:
     return None if floats is None else np.array(floats, np.float32)
 
 
-def _forest_of_nodes(node: Node, kind: str, targets: int) -> _Forest:
+def _forest_of_nodes(node: OnnxNode, kind: str, targets: int) -> _Forest:
     """Return the trees of a node that identifies nodes by tree and number. Some of them are leaves."""
     trees, numbers = node.required("nodes_treeids"), node.required("nodes_nodeids")
     place = {pair: i for i, pair in enumerate(zip(trees, numbers, strict=True))}

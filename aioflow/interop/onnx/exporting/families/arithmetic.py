@@ -10,16 +10,16 @@ from aioflow.graph import dtypes
 from aioflow.graph.shapes import broadcast_dims
 from aioflow.interop.onnx.exporting.families.elementwise import log1p_of
 from aioflow.interop.onnx.exporting.layouts import elementwise, of_two
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
 def binary(ours: str, theirs: str, **attrs: Any) -> None:
     """Register the translation of an op that ONNX has unchanged."""
 
     @exporter(ours, any_layout=True)
-    def made(node: Node, x: Value, y: Value) -> Value:
+    def made(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
         return elementwise(node, [x, y], partial(node.make, theirs, **attrs))
 
 
@@ -45,10 +45,10 @@ binary("TruncateMod", "Mod", fmod=1)
 
 
 @exporter("Equal", "NotEqual", any_layout=True)
-def equal(node: Node, x: Value, y: Value) -> Value:
+def equal(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export elementwise equality."""
 
-    def compare(a: Value, b: Value) -> Value:
+    def compare(a: ModelValue, b: ModelValue) -> ModelValue:
         same = node.make("Equal", a, b)
         return node.make("Not", same) if node.op == "NotEqual" else same
 
@@ -65,10 +65,10 @@ def equal(node: Node, x: Value, y: Value) -> Value:
 
 
 @exporter("AddN", any_layout=True)
-def add_n(node: Node, *values: Value) -> Value:
+def add_n(node: ExportedNode, *values: ModelValue) -> ModelValue:
     """Export the sum of values of one shape, added from the left."""
 
-    def added(first: Value, *others: Value) -> Value:
+    def added(first: ModelValue, *others: ModelValue) -> ModelValue:
         for other in others:
             first = node.make("Add", first, other)
         return first
@@ -77,7 +77,7 @@ def add_n(node: Node, *values: Value) -> Value:
 
 
 @exporter("BiasAdd", "BiasAddV1", any_layout=True)
-def bias_add(node: Node, value: Value, bias: Value) -> Value:
+def bias_add(node: ExportedNode, value: ModelValue, bias: ModelValue) -> ModelValue:
     """Export the addition of a bias to every channel."""
     if str(node.attr("data_format", "NHWC")).startswith("NC"):
         # [channels] becomes [channels, 1, …], which broadcasts from the last axis to axis 1.
@@ -87,14 +87,14 @@ def bias_add(node: Node, value: Value, bias: Value) -> Value:
 
 
 @of_two("SquaredDifference")
-def squared_difference(node: Node, x: Value, y: Value) -> Value:
+def squared_difference(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export (x - y)²."""
     difference = node.make("Sub", x, y)
     return node.make("Mul", difference, difference)
 
 
 @of_two("FloorDiv")
-def floor_div(node: Node, x: Value, y: Value) -> Value:
+def floor_div(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export the quotient, rounded down; ONNX rounds integers towards zero."""
     quotient = node.make("Div", x, y)
     if x.dtype.is_floating:
@@ -110,7 +110,7 @@ def floor_div(node: Node, x: Value, y: Value) -> Value:
 
 
 @of_two("FloorMod")
-def floor_mod(node: Node, x: Value, y: Value) -> Value:
+def floor_mod(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export the remainder with the sign of the divisor."""
     # ONNX's Mod of integers has the sign of the divisor already; of floats it must be that of the dividend (fmod).
     if x.dtype.is_integer:
@@ -122,19 +122,19 @@ def floor_mod(node: Node, x: Value, y: Value) -> Value:
     return node.make("Where", other, node.make("Add", rest, y), rest)
 
 
-def _differ_in_sign(node: Node, x: Value, y: Value) -> Value:
+def _differ_in_sign(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     zero = node.like(0, x)
     return node.make("Xor", node.make("Less", x, zero), node.make("Less", y, zero))
 
 
 @of_two("Mod")
-def mod(node: Node, x: Value, y: Value) -> Value:
+def mod(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export the remainder with the sign of the dividend."""
     return node.make("Mod", x, y, fmod=1)
 
 
 @of_two("Pow")
-def power(node: Node, x: Value, y: Value) -> Value:
+def power(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x to the power of y."""
     # ONNX has no Pow of these dtypes. Wide integers wrap around as narrow ones do when they are cast back.
     if x.dtype.is_integer and x.dtype.size < 4:
@@ -146,45 +146,45 @@ def power(node: Node, x: Value, y: Value) -> Value:
     return node.cast(node.make("Pow", x, y), node.dtype)
 
 
-def _where_zero(node: Node, test: Value, made: Value) -> Value:
+def _where_zero(node: ExportedNode, test: ModelValue, made: ModelValue) -> ModelValue:
     zero = node.like(0, test)
     return node.make("Where", node.make("Equal", test, zero), node.like(0, made), made)
 
 
 @of_two("DivNoNan")
-def div_no_nan(node: Node, x: Value, y: Value) -> Value:
+def div_no_nan(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x / y, or 0 where y is 0."""
     return _where_zero(node, y, node.make("Div", x, y))
 
 
 @of_two("MulNoNan")
-def mul_no_nan(node: Node, x: Value, y: Value) -> Value:
+def mul_no_nan(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x · y, or 0 where y is 0, whatever x is."""
     # 0 · ∞ and 0 · NaN would be NaN.
     return _where_zero(node, y, node.make("Mul", x, y))
 
 
 @of_two("Xdivy")
-def xdivy(node: Node, x: Value, y: Value) -> Value:
+def xdivy(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x / y, or 0 where x is 0."""
     return _where_zero(node, x, node.make("Div", x, y))
 
 
 @of_two("Xlogy")
-def xlogy(node: Node, x: Value, y: Value) -> Value:
+def xlogy(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x · log(y), or 0 where x is 0."""
     # Log(0) is -∞, and 0 · -∞ would be NaN.
     return _where_zero(node, x, node.make("Mul", x, node.make("Log", y)))
 
 
 @of_two("Xlog1py")
-def xlog1py(node: Node, x: Value, y: Value) -> Value:
+def xlog1py(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x · log(1 + y), or 0 where x is 0."""
     return _where_zero(node, x, node.make("Mul", x, log1p_of(node, y)))
 
 
 @of_two("Atan2")
-def atan2(node: Node, y: Value, x: Value) -> Value:
+def atan2(node: ExportedNode, y: ModelValue, x: ModelValue) -> ModelValue:
     """Export the angle of (x, y).
 
     It is atan(y/x), plus π (or minus π if y is negative or -0) where x is negative.
@@ -200,7 +200,7 @@ def atan2(node: Node, y: Value, x: Value) -> Value:
     return node.make("Where", node.make("Equal", x, zero), upright, turned)
 
 
-def _is_negative(node: Node, x: Value) -> Value:
+def _is_negative(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Return whether the sign bit is set, so that -0 counts as negative."""
     zero = node.like(0, x)
     # 1 / -0 is minus infinity, while -0 itself is not less than 0.
@@ -209,23 +209,23 @@ def _is_negative(node: Node, x: Value) -> Value:
 
 
 @exporter("ApproximateEqual", any_layout=True)
-def approximate_equal(node: Node, x: Value, y: Value) -> Value:
+def approximate_equal(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export |x - y| < tolerance."""
 
-    def near(a: Value, b: Value) -> Value:
+    def near(a: ModelValue, b: ModelValue) -> ModelValue:
         return node.make("Less", node.make("Abs", node.make("Sub", a, b)), node.like(node.attr("tolerance"), a))
 
     return elementwise(node, [x, y], near)
 
 
 @exporter("SelectV2", any_layout=True)
-def select_v2(node: Node, condition: Value, t: Value, e: Value) -> Value:
+def select_v2(node: ExportedNode, condition: ModelValue, t: ModelValue, e: ModelValue) -> ModelValue:
     """Export the selection between two values; all three inputs broadcast."""
     return elementwise(node, [condition, t, e], partial(node.make, "Where"))
 
 
 @exporter("Select", any_layout=True)
-def select(node: Node, condition: Value, t: Value, e: Value) -> Value:
+def select(node: ExportedNode, condition: ModelValue, t: ModelValue, e: ModelValue) -> ModelValue:
     """Export the selection between two values; a vector of conditions selects whole rows."""
     rank = t.rank if e.rank is None else e.rank
     # TensorFlow broadcasts such a vector from the front, ONNX from the back.

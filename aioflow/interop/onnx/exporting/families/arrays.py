@@ -7,24 +7,24 @@ from dataclasses import replace
 import numpy as np
 
 from aioflow.graph.dtypes import DType
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Rows, Value
+from aioflow.interop.onnx.exporting.values import ModelValue, TensorArrayRows
 
 
-def _empty(node: Node, size: Value, dtype: DType) -> Value:
+def _empty(node: ExportedNode, size: ModelValue, dtype: DType) -> ModelValue:
     """Return an array without rows."""
-    return Value("", dtype, None, rows=Rows(node.vector(size)))
+    return ModelValue("", dtype, None, rows=TensorArrayRows(node.vector(size)))
 
 
-def _stack(node: Node, flow: Value) -> Value:
+def _stack(node: ExportedNode, flow: ModelValue) -> ModelValue:
     """Return the stack of all rows."""
     if flow.rows is None or not flow.name or flow.rows.is_next:
         node.refuse("an array of tensors that is read before it is written")
     return replace(flow, rows=None)
 
 
-def _is_all(node: Node, indices: Value) -> bool:
+def _is_all(node: ExportedNode, indices: ModelValue) -> bool:
     """Return whether the indices are 0, 1, 2…, as many as there are rows."""
     known = indices.constant
     if known is not None:
@@ -39,13 +39,13 @@ def _is_all(node: Node, indices: Value) -> bool:
     ]
 
 
-def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
+def _written(node: ExportedNode, flow: ModelValue, index: ModelValue, value: ModelValue) -> ModelValue:
     """Return the array with the row at `index` replaced."""
     if flow.rows is None:
         node.refuse("an array of tensors that is not known")
     # In the loop that fills an array, the row is the result of the iteration, and the loop returns their stack.
     if not flow.name and flow.rows.is_awaited:
-        return replace(value, rows=Rows(flow.rows.size, is_next=True))
+        return replace(value, rows=TensorArrayRows(flow.rows.size, is_next=True))
     if flow.name:
         stack = _stack(node, flow)
     else:
@@ -59,14 +59,16 @@ def _written(node: Node, flow: Value, index: Value, value: Value) -> Value:
 
 
 @exporter("TensorArrayV3")
-def tensor_array(node: Node, size: Value) -> tuple[Value, Value]:
+def tensor_array(node: ExportedNode, size: ModelValue) -> tuple[ModelValue, ModelValue]:
     """Export a new array; it represents both the handle and the flow."""
     made = _empty(node, size, node.attr("dtype"))
     return made, made
 
 
 @exporter("TensorArrayScatterV3")
-def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value) -> Value:
+def scatter(
+    node: ExportedNode, handle: ModelValue, indices: ModelValue, value: ModelValue, flow: ModelValue
+) -> ModelValue:
     """Export a write of all rows at once."""
     if flow.rows is None or flow.rows.is_next or flow.rows.is_awaited:
         node.refuse("an array of tensors that a loop writes in parts")
@@ -83,26 +85,26 @@ def scatter(node: Node, handle: Value, indices: Value, value: Value, flow: Value
 
 
 @exporter("TensorArrayWriteV3")
-def write(node: Node, handle: Value, index: Value, value: Value, flow: Value) -> Value:
+def write(node: ExportedNode, handle: ModelValue, index: ModelValue, value: ModelValue, flow: ModelValue) -> ModelValue:
     """Export a write of one row; into an empty array in a loop, it is the row that the iteration adds."""
     return _written(node, flow, index, value)
 
 
 @exporter("TensorArrayReadV3")
-def read(node: Node, handle: Value, index: Value, flow: Value) -> Value:
+def read(node: ExportedNode, handle: ModelValue, index: ModelValue, flow: ModelValue) -> ModelValue:
     """Export a read of one row."""
     return node.make("Gather", _stack(node, flow), index, axis=0)
 
 
 @exporter("TensorArrayGatherV3")
-def gather(node: Node, handle: Value, indices: Value, flow: Value) -> Value:
+def gather(node: ExportedNode, handle: ModelValue, indices: ModelValue, flow: ModelValue) -> ModelValue:
     """Export a read of some or all rows."""
     stack = _stack(node, flow)
     return stack if _is_all(node, indices) else node.make("Gather", stack, indices, axis=0)
 
 
 @exporter("TensorArrayConcatV3")
-def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
+def concat(node: ExportedNode, handle: ModelValue, flow: ModelValue) -> tuple[ModelValue, ModelValue]:
     """Export the concatenation of the rows, and their lengths, which are equal because the rows form a stack."""
     stack = _stack(node, flow)
     if stack.dims is None or len(stack.dims) < 2 or stack.dims[1] is None:
@@ -114,67 +116,67 @@ def concat(node: Node, handle: Value, flow: Value) -> tuple[Value, Value]:
 
 
 @exporter("TensorArraySizeV3")
-def size_of(node: Node, handle: Value, flow: Value) -> Value:
+def size_of(node: ExportedNode, handle: ModelValue, flow: ModelValue) -> ModelValue:
     """Export the number of rows."""
     return _length(node, flow)
 
 
-def _length(node: Node, flow: Value) -> Value:
+def _length(node: ExportedNode, flow: ModelValue) -> ModelValue:
     if flow.rows is None:
         node.refuse("an array of tensors that is not known")
     return node.squeezed(flow.rows.size, [0])
 
 
 @exporter("TensorListReserve")
-def reserve(node: Node, element_shape: Value, count: Value) -> Value:
+def reserve(node: ExportedNode, element_shape: ModelValue, count: ModelValue) -> ModelValue:
     """Export a new list with `count` elements."""
     return _empty(node, count, node.attr("element_dtype"))
 
 
 @exporter("TensorListFromTensor")
-def from_tensor(node: Node, tensor: Value, element_shape: Value) -> Value:
+def from_tensor(node: ExportedNode, tensor: ModelValue, element_shape: ModelValue) -> ModelValue:
     """Export the list of the rows of a tensor."""
-    return replace(tensor, rows=Rows(node.size_of(tensor, 0)))
+    return replace(tensor, rows=TensorArrayRows(node.size_of(tensor, 0)))
 
 
 @exporter("TensorListSetItem")
-def set_item(node: Node, items: Value, index: Value, item: Value) -> Value:
+def set_item(node: ExportedNode, items: ModelValue, index: ModelValue, item: ModelValue) -> ModelValue:
     """Export the list with the item at `index` replaced."""
     return _written(node, items, index, item)
 
 
 @exporter("EmptyTensorList")
-def empty_list(node: Node, element_shape: Value, limit: Value) -> Value:
+def empty_list(node: ExportedNode, element_shape: ModelValue, limit: ModelValue) -> ModelValue:
     """Export a new empty list."""
     return _empty(node, node.const(0), node.attr("element_dtype"))
 
 
 @exporter("TensorListPushBack")
-def push_back(node: Node, items: Value, item: Value) -> Value:
+def push_back(node: ExportedNode, items: ModelValue, item: ModelValue) -> ModelValue:
     """Export the list with an item appended."""
     if items.rows is None or items.rows.is_next:
         node.refuse("a list of tensors that is not known")
     if items.rows.is_awaited and not items.name:
-        return replace(item, rows=Rows(items.rows.size, is_next=True))
+        return replace(item, rows=TensorArrayRows(items.rows.size, is_next=True))
     row = node.unsqueezed(item, [0])
     made = node.joined([row] if not items.name else [_stack(node, items), row])
     count = node.make("Shape", made, start=0, end=1)
-    return replace(made, dims=None if item.dims is None else (None, *item.dims), rows=Rows(count))
+    return replace(made, dims=None if item.dims is None else (None, *item.dims), rows=TensorArrayRows(count))
 
 
 @exporter("TensorListGetItem")
-def get_item(node: Node, items: Value, index: Value, element_shape: Value) -> Value:
+def get_item(node: ExportedNode, items: ModelValue, index: ModelValue, element_shape: ModelValue) -> ModelValue:
     """Export a read of one item."""
     return node.make("Gather", _stack(node, items), index, axis=0)
 
 
 @exporter("TensorListStack")
-def stack(node: Node, items: Value, element_shape: Value) -> Value:
+def stack(node: ExportedNode, items: ModelValue, element_shape: ModelValue) -> ModelValue:
     """Export the items as one tensor."""
     return _stack(node, items)
 
 
 @exporter("TensorListLength")
-def length(node: Node, items: Value) -> Value:
+def length(node: ExportedNode, items: ModelValue) -> ModelValue:
     """Export the number of items."""
     return _length(node, items)

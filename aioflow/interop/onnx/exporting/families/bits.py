@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from aioflow.graph.dtypes import DType, as_dtype
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
 def _unsigned(dtype: DType) -> DType:
     return dtype if dtype.is_unsigned else as_dtype(f"u{dtype.name}")
 
 
-def _shifted(node: Node, x: Value, by: Value, direction: str) -> Value:
+def _shifted(node: ExportedNode, x: ModelValue, by: ModelValue, direction: str) -> ModelValue:
     kind = _unsigned(x.dtype)
     # TensorFlow clamps the shift to the range from 0 to the number of bits less one.
     by = node.make("Min", node.make("Max", by, node.like(0, by)), node.like(8 * x.dtype.size - 1, by))
@@ -21,13 +21,13 @@ def _shifted(node: Node, x: Value, by: Value, direction: str) -> Value:
 
 
 @exporter("LeftShift")
-def left_shift(node: Node, x: Value, by: Value) -> Value:
+def left_shift(node: ExportedNode, x: ModelValue, by: ModelValue) -> ModelValue:
     """Export a left shift."""
     return _shifted(node, x, by, "LEFT")
 
 
 @exporter("RightShift")
-def right_shift(node: Node, x: Value, by: Value) -> Value:
+def right_shift(node: ExportedNode, x: ModelValue, by: ModelValue) -> ModelValue:
     """Export an arithmetic right shift: ones are shifted into negative numbers."""
     if x.dtype.is_unsigned:
         return _shifted(node, x, by, "RIGHT")

@@ -6,11 +6,11 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.families.elementwise import kept
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 # -- activations -------------------------------------------------------------------------------------------------------
 
@@ -29,7 +29,7 @@ def _is_float32(found: Found, opset: int) -> bool:
     where=_is_float32,
     any_layout=True,
 )
-def hard_swish(node: Node, x: Value) -> Value:
+def hard_swish(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x times a linear ramp from 0 at -3 to 1 at 3."""
     return kept(x, node.make("HardSwish", x))
 
@@ -45,7 +45,7 @@ def _is_line(found: Found, opset: int) -> bool:
     where=_is_line,
     any_layout=True,
 )
-def hard_sigmoid(node: Node, x: Value, alpha: Value, beta: Value) -> Value:
+def hard_sigmoid(node: ExportedNode, x: ModelValue, alpha: ModelValue, beta: ModelValue) -> ModelValue:
     """Export alpha · x + beta, clipped to [0, 1]."""
     slope, offset = (float(node.known(v, "a line that is not constant")) for v in (alpha, beta))
     return kept(x, node.make("HardSigmoid", x, alpha=slope, beta=offset))
@@ -65,7 +65,7 @@ def _is_gelu(found: Found, opset: int) -> bool:
     where=_is_gelu,
     any_layout=True,
 )
-def gelu(node: Node, x: Value) -> Value:
+def gelu(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x · Φ(x), where Φ is the standard normal CDF."""
     return kept(x, node.make("Gelu", x))
 
@@ -77,7 +77,7 @@ def gelu(node: Node, x: Value) -> Value:
     where=_is_gelu,
     any_layout=True,
 )
-def gelu_by_tanh(node: Node, x: Value) -> Value:
+def gelu_by_tanh(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the tanh approximation of `gelu`."""
     return kept(x, node.make("Gelu", x, approximate="tanh"))
 
@@ -90,7 +90,7 @@ def _has_bounds(found: Found, opset: int) -> bool:
 
 
 @composed("Clip", "Minimum(Maximum(x, low), high)", where=_has_bounds, any_layout=True)
-def clip(node: Node, x: Value, low: Value, high: Value) -> Value:
+def clip(node: ExportedNode, x: ModelValue, low: ModelValue, high: ModelValue) -> ModelValue:
     """Export x clipped to two bounds; if they are in the wrong order, the result is the upper one."""
     return kept(x, node.make("Clip", x, low, high))
 
@@ -101,7 +101,7 @@ def _is_ordered(found: Found, opset: int) -> bool:
 
 
 @composed("ClipFromBelow", "Maximum(Minimum(x, high), low)", where=_is_ordered, any_layout=True)
-def clip_from_below(node: Node, x: Value, low: Value, high: Value) -> Value:
+def clip_from_below(node: ExportedNode, x: ModelValue, low: ModelValue, high: ModelValue) -> ModelValue:
     """Export the other order of `clip`, which is equal if the bounds are in order."""
     return clip(node, x, low, high)
 
@@ -129,8 +129,15 @@ def _copies_sizes(found: Found, opset: int) -> bool:
     where=_copies_sizes,
 )
 def reshape_with_sizes_kept(
-    node: Node, x: Value, sizes: Value, ones: Value, axis: Value, begin: Value, end: Value, strides: Value
-) -> Value:
+    node: ExportedNode,
+    x: ModelValue,
+    sizes: ModelValue,
+    ones: ModelValue,
+    axis: ModelValue,
+    begin: ModelValue,
+    end: ModelValue,
+    strides: ModelValue,
+) -> ModelValue:
     """Export a reshape in which 0 stands for the input's size of that axis."""
     return node.make("Reshape", x, node.int64(sizes))
 
@@ -159,8 +166,13 @@ _NORMAL = "(x - (mean := Mean(x, axes))) * Rsqrt((variance := Mean(Square(x - me
 
 @composed("LayerNormalization", f"{_NORMAL} + offset", _NORMAL, where=_is_last_axes)
 def layer_normalization(
-    node: Node, x: Value, axes: Value, epsilon: Value, scale: Value, offset: Value | None = None
-) -> Value:
+    node: ExportedNode,
+    x: ModelValue,
+    axes: ModelValue,
+    epsilon: ModelValue,
+    scale: ModelValue,
+    offset: ModelValue | None = None,
+) -> ModelValue:
     """Export the normalization of the last axes: subtract the mean, divide by the standard deviation."""
     axis = node.rank(x) - node.known(axes, "axes that are not constant").size
     least = float(node.known(epsilon, "an epsilon that is not constant"))
@@ -180,7 +192,7 @@ def _is_affine(found: Found, opset: int) -> bool:
 
 
 @composed("Gemm", "BiasAdd((product := MatMul(a, b)), offset)", "(product := MatMul(a, b)) + offset", where=_is_affine)
-def gemm(node: Node, a: Value, b: Value, offset: Value) -> Value:
+def gemm(node: ExportedNode, a: ModelValue, b: ModelValue, offset: ModelValue) -> ModelValue:
     """Export a product of two matrices plus an offset."""
     product = node.within("product").attrs
     return node.make("Gemm", a, b, offset, transA=int(product["transpose_a"]), transB=int(product["transpose_b"]))

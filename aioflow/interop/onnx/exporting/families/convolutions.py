@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed, exporter
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.values import Value
-from aioflow.interop.onnx.exporting.windows import Windows, windows_of
+from aioflow.interop.onnx.exporting.values import ModelValue
+from aioflow.interop.onnx.exporting.windows import WindowAttributes, windows_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @exporter("Conv2D", "Conv3D", any_layout=True)
-def convolution(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
+def convolution(node: ExportedNode, x: ModelValue, kernel: ModelValue, bias: ModelValue | None = None) -> ModelValue:
     """Export a convolution, which is grouped if the kernel has fewer input channels than the image."""
     windows = windows_of(node)
     images = node.first(x, windows.channels_first)
@@ -27,7 +27,7 @@ def convolution(node: Node, x: Value, kernel: Value, bias: Value | None = None) 
     return convolved(node, windows, images, weights, bias, group)
 
 
-def groups_of(node: Node, images: Value, weights: Value) -> int:
+def groups_of(node: ExportedNode, images: ModelValue, weights: ModelValue) -> int:
     """Return the number of channel groups, given images and filters in ONNX's layout."""
     channels = None if images.dims is None else images.dims[1]
     own = None if weights.dims is None else weights.dims[1]
@@ -38,7 +38,7 @@ def groups_of(node: Node, images: Value, weights: Value) -> int:
 
 
 @exporter("DepthwiseConv2dNative", any_layout=True)
-def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) -> Value:
+def depthwise(node: ExportedNode, x: ModelValue, kernel: ModelValue, bias: ModelValue | None = None) -> ModelValue:
     """Export a convolution of each channel with its own kernels."""
     windows = windows_of(node)
     images = node.first(x, windows.channels_first)
@@ -55,7 +55,14 @@ def depthwise(node: Node, x: Value, kernel: Value, bias: Value | None = None) ->
     return convolved(node, windows, images, weights, bias, dims[2])
 
 
-def convolved(node: Node, windows: Windows, images: Value, weights: Value, bias: Value | None, group: int) -> Value:
+def convolved(
+    node: ExportedNode,
+    windows: WindowAttributes,
+    images: ModelValue,
+    weights: ModelValue,
+    bias: ModelValue | None,
+    group: int,
+) -> ModelValue:
     if images.dtype is dtypes.float64:
         node.refuse("onnxruntime has no float64 convolution")
     sizes = None if weights.dims is None else weights.dims[2:]
@@ -73,7 +80,9 @@ def convolved(node: Node, windows: Windows, images: Value, weights: Value, bias:
 
 
 @exporter("Conv2DBackpropInput", "Conv3DBackpropInputV2", any_layout=True)
-def transposed_convolution(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value | None = None) -> Value:
+def transposed_convolution(
+    node: ExportedNode, sizes: ModelValue, kernel: ModelValue, x: ModelValue, bias: ModelValue | None = None
+) -> ModelValue:
     """Export the gradient of a convolution with respect to its input: ONNX's ConvTranspose."""
     rank = node.rank(kernel)
     windows = windows_of(node)
@@ -131,25 +140,27 @@ def with_bias(op: str, *inputs: str) -> Callable[[_Function], _Function]:
 
 @with_bias("Conv2D", "x", "kernel")
 @with_bias("Conv3D", "x", "kernel")
-def convolution_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
+def convolution_with_bias(node: ExportedNode, x: ModelValue, kernel: ModelValue, bias: ModelValue) -> ModelValue:
     """Export a convolution plus a bias per channel."""
     return convolution(node.within("product"), x, kernel, bias)
 
 
 @with_bias("DepthwiseConv2dNative", "x", "kernel")
-def depthwise_with_bias(node: Node, x: Value, kernel: Value, bias: Value) -> Value:
+def depthwise_with_bias(node: ExportedNode, x: ModelValue, kernel: ModelValue, bias: ModelValue) -> ModelValue:
     """Export a depthwise convolution plus a bias per channel."""
     return depthwise(node.within("product"), x, kernel, bias)
 
 
 @with_bias("Conv2DBackpropInput", "sizes", "kernel", "x")
 @with_bias("Conv3DBackpropInputV2", "sizes", "kernel", "x")
-def transposed_with_bias(node: Node, sizes: Value, kernel: Value, x: Value, bias: Value) -> Value:
+def transposed_with_bias(
+    node: ExportedNode, sizes: ModelValue, kernel: ModelValue, x: ModelValue, bias: ModelValue
+) -> ModelValue:
     """Export a transposed convolution plus a bias per channel."""
     return transposed_convolution(node.within("product"), sizes, kernel, x, bias)
 
 
-def _groups_of_image(node: Node, windows: Windows, weights: Value) -> int:
+def _groups_of_image(node: ExportedNode, windows: WindowAttributes, weights: ModelValue) -> int:
     """Return the number of channel groups of the output image."""
     dims = node.outputs[0].dims
     own = None if weights.dims is None else weights.dims[1]
@@ -157,7 +168,7 @@ def _groups_of_image(node: Node, windows: Windows, weights: Value) -> int:
     return 1 if channels is None or not own else channels // own
 
 
-def _known(node: Node, sizes: Sequence[int | None] | None) -> list[int]:
+def _known(node: ExportedNode, sizes: Sequence[int | None] | None) -> list[int]:
     known = [size for size in sizes or () if size is not None]
     if sizes is None or len(known) != len(sizes):
         node.refuse("the size of its output image is unknown")

@@ -7,12 +7,12 @@ from itertools import product
 from typing import Final
 
 from aioflow.interop.onnx.exporting.families.convolutions import convolved, groups_of
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.values import Value
-from aioflow.interop.onnx.exporting.windows import Windows, windows_of
+from aioflow.interop.onnx.exporting.values import ModelValue
+from aioflow.interop.onnx.exporting.windows import WindowAttributes, windows_of
 from aioflow.ops.nn.geometry import Layout
 
 # The second form is the result of importing ONNX's filters.
@@ -44,14 +44,14 @@ def _is_of_rows(found: Found, opset: int) -> bool:
     any_layout=True,
 )
 def convolution_of_rows(
-    node: Node,
-    x: Value,
-    axis: Value,
-    w: Value,
-    place: Value,
-    order: Value | None = None,
-    bias: Value | None = None,
-) -> Value:
+    node: ExportedNode,
+    x: ModelValue,
+    axis: ModelValue,
+    w: ModelValue,
+    place: ModelValue,
+    order: ModelValue | None = None,
+    bias: ModelValue | None = None,
+) -> ModelValue:
     """Export a convolution of [batch, width, channels], with an optional bias per channel."""
     inner = node.within("conv")
     both = windows_of(inner).window
@@ -62,5 +62,5 @@ def convolution_of_rows(
     images, kernel = node.first(x), node.rows(w)
     # [width, in, out] to ONNX's [out, in, width]; an imported filter is in that order already.
     weights = node.transposed(kernel, (2, 1, 0)) if order is None else kernel
-    made = convolved(inner, Windows(along), images, weights, bias, groups_of(inner, images, weights))
-    return Value(made.name, made.dtype, node.outputs[0].dims, None, True)
+    made = convolved(inner, WindowAttributes(along), images, weights, bias, groups_of(inner, images, weights))
+    return ModelValue(made.name, made.dtype, node.outputs[0].dims, None, True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
-def kept(x: Value, made: Value) -> Value:
+def kept(x: ModelValue, made: ModelValue) -> ModelValue:
     """Return an elementwise result with the axes of `x`."""
     return replace(made, dims=x.dims, channels_first=x.channels_first)
 
@@ -22,7 +22,7 @@ def unary(ours: str, theirs: str, **attrs: Any) -> None:
     """Register the translation of an op that ONNX has unchanged."""
 
     @exporter(ours, any_layout=True)
-    def made(node: Node, x: Value) -> Value:
+    def made(node: ExportedNode, x: ModelValue) -> ModelValue:
         return kept(x, node.make(theirs, x, **attrs))
 
 
@@ -56,37 +56,37 @@ unary("Tanh", "Tanh")
 
 
 @exporter("Round", any_layout=True)
-def rounded(node: Node, x: Value) -> Value:
+def rounded(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export rounding half to even; integers are unchanged."""
     # ONNX's Round takes floats only.
     return x if x.dtype.is_integer else kept(x, node.make("Round", x))
 
 
 @exporter("Square", any_layout=True)
-def square(node: Node, x: Value) -> Value:
+def square(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x²."""
     return kept(x, node.make("Mul", x, x))
 
 
 @exporter("Rsqrt", any_layout=True)
-def rsqrt(node: Node, x: Value) -> Value:
+def rsqrt(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export 1 / √x."""
     return kept(x, node.make("Reciprocal", node.make("Sqrt", x)))
 
 
 @exporter("Erfc", any_layout=True)
-def erfc(node: Node, x: Value) -> Value:
+def erfc(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export 1 - erf(x)."""
     return kept(x, node.make("Sub", node.like(1, x), node.make("Erf", x)))
 
 
 @exporter("Log1p", any_layout=True)
-def log1p(node: Node, x: Value) -> Value:
+def log1p(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export log(1 + x), exact for small x: log(u)·x/(u - 1), where u is the rounded value of 1 + x (Kahan)."""
     return kept(x, log1p_of(node, x))
 
 
-def log1p_of(node: Node, x: Value) -> Value:
+def log1p_of(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Return log(1 + x) of a plain value."""
     one = node.like(1, x)
     u = node.make("Add", x, one)
@@ -101,12 +101,12 @@ def log1p_of(node: Node, x: Value) -> Value:
 
 
 @exporter("Expm1", any_layout=True)
-def expm1(node: Node, x: Value) -> Value:
+def expm1(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export exp(x) - 1, exact for small x: (u - 1)·x/log(u), where u is the rounded value of exp(x) (Kahan)."""
     return kept(x, _expm1(node, x))
 
 
-def _expm1(node: Node, x: Value) -> Value:
+def _expm1(node: ExportedNode, x: ModelValue) -> ModelValue:
     one = node.like(1, x)
     u = node.make("Exp", x)
     step = node.make("Sub", u, one)
@@ -117,13 +117,13 @@ def _expm1(node: Node, x: Value) -> Value:
 
 
 @exporter("IsFinite", any_layout=True)
-def is_finite(node: Node, x: Value) -> Value:
+def is_finite(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export whether x is neither infinite nor NaN."""
     return kept(x, node.make("Not", node.make("Or", node.make("IsInf", x), node.make("IsNaN", x))))
 
 
 @exporter("Cosh", any_layout=True)
-def cosh(node: Node, x: Value) -> Value:
+def cosh(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export cosh(x), as (exp(x) + exp(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Cosh", x))
@@ -131,7 +131,7 @@ def cosh(node: Node, x: Value) -> Value:
 
 
 @exporter("Sinh", any_layout=True)
-def sinh(node: Node, x: Value) -> Value:
+def sinh(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export sinh(x), as (expm1(x) - expm1(-x)) / 2 for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Sinh", x))
@@ -140,13 +140,13 @@ def sinh(node: Node, x: Value) -> Value:
     return kept(x, node.make("Mul", both, node.like(0.5, x)))
 
 
-def _half(node: Node, x: Value) -> Value:
+def _half(node: ExportedNode, x: ModelValue) -> ModelValue:
     both = node.make("Add", node.make("Exp", x), node.make("Exp", node.make("Neg", x)))
     return node.make("Mul", both, node.like(0.5, x))
 
 
 @exporter("Tan", any_layout=True)
-def tan(node: Node, x: Value) -> Value:
+def tan(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export tan(x), as sin(x) / cos(x) for float64, which onnxruntime lacks."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Tan", x))
@@ -160,13 +160,13 @@ def tan(node: Node, x: Value) -> Value:
 
 
 @exporter("Relu6", any_layout=True)
-def relu6(node: Node, x: Value) -> Value:
+def relu6(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x clipped to [0, 6]."""
     return kept(x, node.make("Clip", x, node.like(0, x), node.like(6, x)))
 
 
 @exporter("Elu", any_layout=True)
-def elu(node: Node, x: Value) -> Value:
+def elu(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x, or exp(x) - 1 where x is negative."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Elu", x))
@@ -174,7 +174,7 @@ def elu(node: Node, x: Value) -> Value:
 
 
 @exporter("Selu", any_layout=True)
-def selu(node: Node, x: Value) -> Value:
+def selu(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the scaled ELU of self-normalizing networks."""
     # The constants of the SELU paper, which TensorFlow fixes; ONNX has them as attributes in float32.
     scale, alpha = 1.0507009873554805, 1.6732632423543772
@@ -185,7 +185,7 @@ def selu(node: Node, x: Value) -> Value:
 
 
 @exporter("LeakyRelu", any_layout=True)
-def leaky_relu(node: Node, x: Value) -> Value:
+def leaky_relu(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x, or alpha · x where x is negative."""
     alpha = float(node.attr("alpha"))
     if x.dtype is not dtypes.float64:
@@ -193,12 +193,12 @@ def leaky_relu(node: Node, x: Value) -> Value:
     return kept(x, _negative_part(node, x, node.make("Mul", x, node.like(alpha, x))))
 
 
-def _negative_part(node: Node, x: Value, negative: Value) -> Value:
+def _negative_part(node: ExportedNode, x: ModelValue, negative: ModelValue) -> ModelValue:
     return node.make("Where", node.make("Less", x, node.like(0, x)), negative, x)
 
 
 @exporter("Softplus", any_layout=True)
-def softplus(node: Node, x: Value) -> Value:
+def softplus(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export log(exp(x) + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softplus", x))
@@ -208,7 +208,7 @@ def softplus(node: Node, x: Value) -> Value:
 
 
 @exporter("Softsign", any_layout=True)
-def softsign(node: Node, x: Value) -> Value:
+def softsign(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export x / (|x| + 1)."""
     if x.dtype is not dtypes.float64:
         return kept(x, node.make("Softsign", x))
@@ -216,6 +216,6 @@ def softsign(node: Node, x: Value) -> Value:
 
 
 @exporter("L2Loss")
-def l2_loss(node: Node, x: Value) -> Value:
+def l2_loss(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export half the sum of squares."""
     return node.make("Mul", node.make("ReduceSumSquare", x, keepdims=0), node.like(np.float64(0.5), x))

@@ -7,22 +7,22 @@ TensorFlow rejects (negative ones in `Gather`).
 from __future__ import annotations
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.strided import strided_slice
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _FAR = 2**62  # larger than any size
 
 
 @exporter("StridedSlice")
-def strided(node: Node, x: Value, begin: Value, end: Value, strides: Value) -> Value:
+def strided(node: ExportedNode, x: ModelValue, begin: ModelValue, end: ModelValue, strides: ModelValue) -> ModelValue:
     """Export a slice with the semantics of Python's, including new and dropped axes."""
     return strided_slice(node, x, begin, end, strides)
 
 
 @exporter("Slice")
-def plain_slice(node: Node, x: Value, begin: Value, size: Value) -> Value:
+def plain_slice(node: ExportedNode, x: ModelValue, begin: ModelValue, size: ModelValue) -> ModelValue:
     """Export `size` elements of each axis from `begin` on; -1 stands for all remaining ones."""
     start, count = node.vector(begin), node.vector(size)
     if start.constant is not None and count.constant is not None:
@@ -33,13 +33,13 @@ def plain_slice(node: Node, x: Value, begin: Value, size: Value) -> Value:
 
 
 @exporter("Gather")
-def gather(node: Node, x: Value, indices: Value) -> Value:
+def gather(node: ExportedNode, x: ModelValue, indices: ModelValue) -> ModelValue:
     """Export rows by index."""
     return node.make("Gather", x, indices, axis=0)
 
 
 @exporter("GatherV2")
-def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
+def gather_v2(node: ExportedNode, x: ModelValue, indices: ModelValue, axis: ModelValue) -> ModelValue:
     """Export elements of an axis by index, separately for each position in the batch axes."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     batch = int(node.attr("batch_dims"))
@@ -67,19 +67,19 @@ def gather_v2(node: Node, x: Value, indices: Value, axis: Value) -> Value:
 
 
 @exporter("GatherNd")
-def gather_nd(node: Node, x: Value, indices: Value) -> Value:
+def gather_nd(node: ExportedNode, x: ModelValue, indices: ModelValue) -> ModelValue:
     """Export slices by index vectors."""
     _check_policy(node)
     return node.make("GatherND", x, node.int64(indices))
 
 
-def _check_policy(node: Node) -> None:
+def _check_policy(node: ExportedNode) -> None:
     if node.attr("bad_indices_policy", "") not in ("", "DEFAULT", "ERROR"):
         node.refuse(f"bad_indices_policy={node.attr('bad_indices_policy')!r}")
 
 
 @exporter("ScatterNd")
-def scatter_nd(node: Node, indices: Value, updates: Value, shape: Value) -> Value:
+def scatter_nd(node: ExportedNode, indices: ModelValue, updates: ModelValue, shape: ModelValue) -> ModelValue:
     """Export updates of a tensor of zeros; updates of the same position add up."""
     _check_policy(node)
     zeros = node.make("Expand", node.const(0, updates.dtype), node.vector(shape))
@@ -88,7 +88,7 @@ def scatter_nd(node: Node, indices: Value, updates: Value, shape: Value) -> Valu
 
 def _updating(op: str, reduction: str | None) -> None:
     @exporter(op)
-    def made(node: Node, x: Value, indices: Value, updates: Value) -> Value:
+    def made(node: ExportedNode, x: ModelValue, indices: ModelValue, updates: ModelValue) -> ModelValue:
         _check_policy(node)
         # ONNX's reductions have no subtraction.
         change = node.make("Neg", updates) if node.op == "TensorScatterSub" else updates
@@ -102,7 +102,9 @@ _updating("TensorScatterMax", "max")
 _updating("TensorScatterMin", "min")
 
 
-def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: str | None) -> Value:
+def _scattered(
+    node: ExportedNode, x: ModelValue, indices: ModelValue, updates: ModelValue, reduction: str | None
+) -> ModelValue:
     # ONNX combines no bools or strings.
     if reduction is not None and (x.dtype.is_bool or x.dtype is dtypes.string):
         node.refuse(f"updates of {x.dtype.name} that are combined")
@@ -110,7 +112,7 @@ def _scattered(node: Node, x: Value, indices: Value, updates: Value, reduction: 
 
 
 @exporter("Where")
-def where(node: Node, x: Value) -> Value:
+def where(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the indices of the true elements, one row each."""
     given = x if x.dtype.is_bool else node.cast(x, dtypes.bool_)
     # NonZero has one row per axis, TensorFlow one per element.
@@ -118,7 +120,7 @@ def where(node: Node, x: Value) -> Value:
 
 
 @exporter("LowerBound", "UpperBound")
-def bound(node: Node, ordered: Value, values: Value) -> Value:
+def bound(node: ExportedNode, ordered: ModelValue, values: ModelValue) -> ModelValue:
     """Export the number of elements in each ordered row that are less than a value, or for UpperBound not greater."""
     # [rows, values, 1] against [rows, 1, elements]: each value is compared with all elements of its row.
     columns, own = node.unsqueezed(values, [2]), node.unsqueezed(ordered, [1])
@@ -127,7 +129,7 @@ def bound(node: Node, ordered: Value, values: Value) -> Value:
 
 
 @exporter("UnravelIndex")
-def unravel_index(node: Node, indices: Value, dims: Value) -> Value:
+def unravel_index(node: ExportedNode, indices: ModelValue, dims: ModelValue) -> ModelValue:
     """Export the positions of flat indices along each axis, one row per axis."""
     sizes = node.vector(dims)
     # ONNX has no cumulative product: sum the logarithms in float64, and round.
@@ -143,7 +145,9 @@ def unravel_index(node: Node, indices: Value, dims: Value) -> Value:
 
 
 @exporter("SparseToDense")
-def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, default: Value) -> Value:
+def sparse_to_dense(
+    node: ExportedNode, indices: ModelValue, shape: ModelValue, values: ModelValue, default: ModelValue
+) -> ModelValue:
     """Export a tensor with values at given positions and a default value elsewhere."""
     if indices.rank is None or values.rank is None:
         node.refuse("indices of unknown rank")
@@ -156,7 +160,7 @@ def sparse_to_dense(node: Node, indices: Value, shape: Value, values: Value, def
 
 
 @exporter("OneHot")
-def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> Value:
+def one_hot(node: ExportedNode, indices: ModelValue, depth: ModelValue, on: ModelValue, off: ModelValue) -> ModelValue:
     """Export a tensor with one value at each index and another elsewhere; an index out of range sets no element."""
     rank = node.rank(indices)
     axis = int(node.attr("axis"))
@@ -169,14 +173,14 @@ def one_hot(node: Node, indices: Value, depth: Value, on: Value, off: Value) -> 
 
 
 @exporter("Reverse", "ReverseV2")
-def reverse(node: Node, x: Value, axes: Value) -> Value:
+def reverse(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export a reversal along axes, given as a list, or as a bool vector that is true for them."""
     known = node.known(axes, "axes that are not constant").reshape(-1)
     chosen = [i for i, flag in enumerate(known) if flag] if axes.dtype.is_bool else [int(a) for a in known]
     return _reversed(node, x, chosen)
 
 
-def _reversed(node: Node, x: Value, axes: list[int]) -> Value:
+def _reversed(node: ExportedNode, x: ModelValue, axes: list[int]) -> ModelValue:
     if not axes:
         return x
     # With step -1, only an end far below zero includes element 0.
@@ -185,7 +189,7 @@ def _reversed(node: Node, x: Value, axes: list[int]) -> Value:
 
 
 @exporter("ReverseSequence")
-def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
+def reverse_sequence(node: ExportedNode, x: ModelValue, lengths: ModelValue) -> ModelValue:
     """Export the reversal of the first elements of every sequence."""
     time, batch, rank = int(node.attr("seq_dim")), int(node.attr("batch_dim")), node.rank(x)
     time, batch = time % rank, batch % rank
@@ -199,7 +203,7 @@ def reverse_sequence(node: Node, x: Value, lengths: Value) -> Value:
 
 
 @exporter("Roll")
-def roll(node: Node, x: Value, shift: Value, axis: Value) -> Value:
+def roll(node: ExportedNode, x: ModelValue, shift: ModelValue, axis: ModelValue) -> ModelValue:
     """Export a cyclic shift along axes."""
     shifts = node.known(shift, "a shift that is not constant").reshape(-1)
     axes = node.known(axis, "an axis that is not constant").reshape(-1)

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.layouts import alike
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+from aioflow.interop.onnx.exporting.values import ModelValue, channels_first_order
 
 
 @exporter("Concat", any_layout=True)
-def concat(node: Node, axis: Value, *values: Value) -> Value:
+def concat(node: ExportedNode, axis: ModelValue, *values: ModelValue) -> ModelValue:
     """Export a concatenation along an axis."""
     return _joined(node, values, axis)
 
 
 @exporter("ConcatV2", any_layout=True)
-def concat_v2(node: Node, *inputs: Value) -> Value:
+def concat_v2(node: ExportedNode, *inputs: ModelValue) -> ModelValue:
     """Export a concatenation along an axis."""
     return _joined(node, inputs[:-1], inputs[-1])
 
 
-def _joined(node: Node, values: tuple[Value, ...], axis: Value) -> Value:
+def _joined(node: ExportedNode, values: tuple[ModelValue, ...], axis: ModelValue) -> ModelValue:
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     if any(v.channels_first for v in values) and len({v.rank for v in values}) == 1:
         # The axis is that of the graph's layout, so its place among the channels-first axes is looked up.
         plain, _ = alike(node, values)
         rank = node.rank(values[0])
         made = node.joined(plain, channels_first_order(rank).index(at % rank))
-        return Value(made.name, made.dtype, node.outputs[0].dims, None, True)
+        return ModelValue(made.name, made.dtype, node.outputs[0].dims, None, True)
     return node.joined([node.rows(v) for v in values], at)
 
 
 @exporter("Split")
-def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
+def split(node: ExportedNode, axis: ModelValue, value: ModelValue) -> tuple[ModelValue, ...]:
     """Export equal parts along an axis."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     count = int(node.attr("num_split"))
@@ -41,7 +41,7 @@ def split(node: Node, axis: Value, value: Value) -> tuple[Value, ...]:
 
 
 @exporter("SplitV")
-def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value, ...]:
+def split_v(node: ExportedNode, value: ModelValue, sizes: ModelValue, axis: ModelValue) -> tuple[ModelValue, ...]:
     """Export parts of given sizes along an axis; -1 stands for the remaining size."""
     at = int(node.known(axis, "an axis that is not constant").reshape(-1)[0])
     own, count = node.vector(sizes), int(node.attr("num_split"))
@@ -55,14 +55,14 @@ def split_v(node: Node, value: Value, sizes: Value, axis: Value) -> tuple[Value,
 
 
 @exporter("Pack")
-def pack(node: Node, *values: Value) -> Value:
+def pack(node: ExportedNode, *values: ModelValue) -> ModelValue:
     """Export a stack along a new axis."""
     axis = int(node.attr("axis"))
     return node.joined([node.make("Unsqueeze", v, node.const([axis])) for v in values], axis)
 
 
 @exporter("Unpack")
-def unpack(node: Node, value: Value) -> list[Value]:
+def unpack(node: ExportedNode, value: ModelValue) -> list[ModelValue]:
     """Export the slices along an axis, without that axis."""
     axis, count = int(node.attr("axis")), int(node.attr("num"))
     if count == 0:
@@ -73,7 +73,7 @@ def unpack(node: Node, value: Value) -> list[Value]:
 
 
 @exporter("DynamicPartition")
-def dynamic_partition(node: Node, data: Value, partitions: Value) -> list[Value]:
+def dynamic_partition(node: ExportedNode, data: ModelValue, partitions: ModelValue) -> list[ModelValue]:
     """Export the rows of each partition number."""
     if partitions.rank != 1:
         node.refuse("numbers that are not a vector")
@@ -83,7 +83,7 @@ def dynamic_partition(node: Node, data: Value, partitions: Value) -> list[Value]
 
 
 @exporter("DynamicStitch", "ParallelDynamicStitch")
-def dynamic_stitch(node: Node, *inputs: Value) -> Value:
+def dynamic_stitch(node: ExportedNode, *inputs: ModelValue) -> ModelValue:
     """Export rows ordered by number; of rows with the same number, the last one wins."""
     half = len(inputs) // 2
     rows = []
@@ -109,7 +109,7 @@ def dynamic_stitch(node: Node, *inputs: Value) -> Value:
 
 
 @exporter("Unique", "UniqueWithCounts")
-def unique(node: Node, x: Value) -> list[Value]:
+def unique(node: ExportedNode, x: ModelValue) -> list[ModelValue]:
     """Export the distinct values in order of occurrence, the index of each element among them, and their counts."""
     # ONNX's second output, the position where each value occurs first, has no counterpart.
     found = node.makes("Unique", x, outputs=4, sorted=0)
@@ -117,7 +117,7 @@ def unique(node: Node, x: Value) -> list[Value]:
 
 
 @exporter("UniqueV2")
-def unique_v2(node: Node, x: Value, axis: Value) -> list[Value]:
+def unique_v2(node: ExportedNode, x: ModelValue, axis: ModelValue) -> list[ModelValue]:
     """Export distinct slices along an axis, like `unique`."""
     known = node.known(axis, "an axis that is not constant").reshape(-1)
     at = int(known[0]) if known.size else None
@@ -126,19 +126,19 @@ def unique_v2(node: Node, x: Value, axis: Value) -> list[Value]:
 
 
 @exporter("TopK")
-def top_k(node: Node, x: Value) -> list[Value]:
+def top_k(node: ExportedNode, x: ModelValue) -> list[ModelValue]:
     """Export the greatest values along the last axis, and their indices."""
     return list(node.makes("TopK", x, node.const([int(node.attr("k"))]), outputs=2))
 
 
 @exporter("TopKV2")
-def top_k_v2(node: Node, x: Value, k: Value) -> list[Value]:
+def top_k_v2(node: ExportedNode, x: ModelValue, k: ModelValue) -> list[ModelValue]:
     """Export the greatest values along the last axis, and their indices; of equal values, the first come first."""
     return list(node.makes("TopK", x, node.vector(k), outputs=2))
 
 
 @exporter("NthElement")
-def nth_element(node: Node, x: Value, n: Value) -> Value:
+def nth_element(node: ExportedNode, x: ModelValue, n: ModelValue) -> ModelValue:
     """Export the value at position n of the last axis in ascending order, with `reverse` in descending order."""
     count = node.make("Add", node.vector(n), node.const([1]))
     values, _ = node.makes("TopK", x, count, outputs=2, largest=int(node.attr("reverse")))
@@ -147,7 +147,9 @@ def nth_element(node: Node, x: Value, n: Value) -> Value:
 
 
 @exporter("InTopK", "InTopKV2")
-def in_top_k(node: Node, predictions: Value, targets: Value, k: Value | None = None) -> Value:
+def in_top_k(
+    node: ExportedNode, predictions: ModelValue, targets: ModelValue, k: ModelValue | None = None
+) -> ModelValue:
     """Export whether the target's prediction is among the k greatest of its row; ties count as greatest."""
     limit = node.const(int(node.attr("k"))) if k is None else node.int64(node.scalar(k))
     own = node.make("GatherElements", predictions, node.unsqueezed(node.int64(targets), [1]), axis=1)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
-def _distances(node: Node, x: Value) -> Value:
+def _distances(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Return row minus column for each element of a matrix, int64."""
     rank = node.rank(x)
     rows, columns = (
@@ -18,7 +18,7 @@ def _distances(node: Node, x: Value) -> Value:
 
 
 @exporter("MatrixBandPart")
-def band_part(node: Node, x: Value, lower: Value, upper: Value) -> Value:
+def band_part(node: ExportedNode, x: ModelValue, lower: ModelValue, upper: ModelValue) -> ModelValue:
     """Export the matrix with zeros outside a band around the main diagonal.
 
     The band has `lower` diagonals below and `upper` ones above; a negative number stands for all.
@@ -33,7 +33,7 @@ def band_part(node: Node, x: Value, lower: Value, upper: Value) -> Value:
 
 
 @exporter("MatrixDiag", "Diag")
-def diagonal_matrix(node: Node, x: Value) -> Value:
+def diagonal_matrix(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export a matrix with these values on its diagonal."""
     rank = node.rank(x)
     if node.op == "Diag" and rank != 1:
@@ -46,7 +46,7 @@ def diagonal_matrix(node: Node, x: Value) -> Value:
 
 
 @exporter("MatrixDiagPart", "DiagPart")
-def diagonal_part(node: Node, x: Value) -> Value:
+def diagonal_part(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the diagonal of each matrix."""
     rank = node.rank(x)
     if node.op == "DiagPart" and rank != 2:
@@ -62,7 +62,7 @@ def diagonal_part(node: Node, x: Value) -> Value:
 
 
 @exporter("MatrixSetDiag")
-def set_diagonal(node: Node, x: Value, diagonal: Value) -> Value:
+def set_diagonal(node: ExportedNode, x: ModelValue, diagonal: ModelValue) -> ModelValue:
     """Export each matrix with its diagonal replaced."""
     rank = node.rank(x)
     main = node.make("Equal", _distances(node, x), node.const(0))

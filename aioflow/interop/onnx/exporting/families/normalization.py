@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
 @exporter("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", any_layout=True)
 def batch_norm(
-    node: Node, x: Value, scale: Value, offset: Value, mean: Value, variance: Value
-) -> tuple[Value | None, ...]:
+    node: ExportedNode, x: ModelValue, scale: ModelValue, offset: ModelValue, mean: ModelValue, variance: ModelValue
+) -> tuple[ModelValue | None, ...]:
     """Export batch normalization with the given statistics, or in training with those of the batch."""
     channels_first = str(node.attr("data_format")).startswith("NC")
     images = node.first(x, channels_first)
@@ -24,8 +24,14 @@ def batch_norm(
 
 
 def _of_batch(
-    node: Node, images: Value, scale: Value, offset: Value, channels_first: bool, mean: Value, variance: Value
-) -> tuple[Value | None, ...]:
+    node: ExportedNode,
+    images: ModelValue,
+    scale: ModelValue,
+    offset: ModelValue,
+    channels_first: bool,
+    mean: ModelValue,
+    variance: ModelValue,
+) -> tuple[ModelValue | None, ...]:
     """Return the normalized images, and the mean and the (unbiased) sample variance of the batch."""
     if float(node.attr("exponential_avg_factor")) != 1.0:
         node.refuse("statistics of a batch, averaged with earlier ones")
@@ -45,7 +51,7 @@ def _of_batch(
     return (node.last(node.cast(made, images.dtype), channels_first), *found)
 
 
-def _count(node: Node, images: Value) -> Value:
+def _count(node: ExportedNode, images: ModelValue) -> ModelValue:
     """Return the number of values per channel."""
     sizes = node.make("Gather", node.shape_of(images), node.const([0, *range(2, node.rank(images))]))
     return node.cast(node.make("ReduceProd", sizes, keepdims=0), dtypes.float32)

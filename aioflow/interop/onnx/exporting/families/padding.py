@@ -6,20 +6,20 @@ import math
 
 import numpy as np
 
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+from aioflow.interop.onnx.exporting.values import ModelValue, channels_first_order
 
 
 @exporter("Pad", "PadV2", any_layout=True)
-def pad(node: Node, x: Value, paddings: Value, value: Value | None = None) -> Value:
+def pad(node: ExportedNode, x: ModelValue, paddings: ModelValue, value: ModelValue | None = None) -> ModelValue:
     """Export padding with a value, by default zero."""
     around = None if value is None else node.scalar(value)
     return _padded(node, x, paddings, around, "constant")
 
 
 @exporter("MirrorPad", any_layout=True)
-def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
+def mirror_pad(node: ExportedNode, x: ModelValue, paddings: ModelValue) -> ModelValue:
     """Export padding with a reflection that includes or excludes the outermost elements."""
     if node.attr("mode") == "REFLECT":
         return _padded(node, x, paddings, None, "reflect")
@@ -35,7 +35,7 @@ def mirror_pad(node: Node, x: Value, paddings: Value) -> Value:
     return plain
 
 
-def _padded(node: Node, x: Value, paddings: Value, value: Value | None, mode: str) -> Value:
+def _padded(node: ExportedNode, x: ModelValue, paddings: ModelValue, value: ModelValue | None, mode: str) -> ModelValue:
     known = paddings.constant
     if known is None:
         # TensorFlow has (before, after) per axis, ONNX all befores followed by all afters.
@@ -49,7 +49,7 @@ def _padded(node: Node, x: Value, paddings: Value, value: Value | None, mode: st
 
 
 @exporter("DepthToSpace", "SpaceToDepth", any_layout=True)
-def depth_to_space(node: Node, x: Value) -> Value:
+def depth_to_space(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the rearrangement of channels to spatial blocks, or of spatial blocks to channels."""
     layout = node.attr("data_format")
     if layout not in ("NHWC", "NCHW"):
@@ -60,7 +60,7 @@ def depth_to_space(node: Node, x: Value) -> Value:
 
 
 @exporter("SpaceToBatchND")
-def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value:
+def space_to_batch(node: ExportedNode, x: ModelValue, block: ModelValue, paddings: ModelValue) -> ModelValue:
     """Export the rearrangement of spatial blocks to batch entries, after padding."""
     sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
     known = node.known(paddings, "paddings that are not constant")
@@ -83,7 +83,7 @@ def space_to_batch(node: Node, x: Value, block: Value, paddings: Value) -> Value
 
 
 @exporter("BatchToSpaceND")
-def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
+def batch_to_space(node: ExportedNode, x: ModelValue, block: ModelValue, crops: ModelValue) -> ModelValue:
     """Export the rearrangement of batch entries to spatial blocks, followed by cropping."""
     sizes = [int(n) for n in node.known(block, "blocks that are not constant").reshape(-1)]
     known = node.known(crops, "crops that are not constant")
@@ -105,5 +105,5 @@ def batch_to_space(node: Node, x: Value, block: Value, crops: Value) -> Value:
     return node.make("Slice", made, node.const(starts), node.const(ends), node.const(list(range(1, count + 1))))
 
 
-def _part(node: Node, shape: Value, index: int) -> Value:
+def _part(node: ExportedNode, shape: ModelValue, index: int) -> ModelValue:
     return node.make("Gather", shape, node.const([index]))

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.interop.onnx.exporting.windows import windows_of
 from aioflow.ops.nn.geometry import pool_kernel
 
 
 @exporter("MaxPool", "MaxPool3D", any_layout=True)
-def max_pool(node: Node, x: Value) -> Value:
+def max_pool(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the greatest value of each window."""
     return _pooled(node, x, "MaxPool", {})
 
 
 @exporter("AvgPool", "AvgPool3D", any_layout=True)
-def average_pool(node: Node, x: Value) -> Value:
+def average_pool(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the mean of each window without padding."""
     return _pooled(node, x, "AveragePool", {"count_include_pad": 0})
 
 
-def _pooled(node: Node, x: Value, op: str, attrs: Attrs) -> Value:
+def _pooled(node: ExportedNode, x: ModelValue, op: str, attrs: Attrs) -> ModelValue:
     windows = windows_of(node)
     sizes = list(pool_kernel(windows.window, node.attr("ksize")))
     images = node.first(x, windows.channels_first)
@@ -33,7 +33,7 @@ def _pooled(node: Node, x: Value, op: str, attrs: Attrs) -> Value:
 
 
 @exporter("LRN", any_layout=True)
-def local_response(node: Node, x: Value) -> Value:
+def local_response(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export local response normalization across channels."""
     size = 2 * int(node.attr("depth_radius")) + 1
     made = node.make(

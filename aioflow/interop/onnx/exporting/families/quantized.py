@@ -12,11 +12,11 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, num_elements
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.types import is_exportable, tensor_type
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _STORED: Final = {dtypes.int8: 18, dtypes.uint8: 18, dtypes.int16: 21, dtypes.uint16: 21}  # first opset with the dtype
 _STORED_FOUR: Final = {dtypes.int4: 21, dtypes.uint4: 21}
@@ -59,7 +59,7 @@ def _dequantizes(found: Found, opset: int) -> bool:
 
 
 @composed("DequantizeLinear", "Cast(Cast[x] - Cast[zero]) * scale", "Cast(Cast[x]) * scale", where=_dequantizes)
-def dequantize(node: Node, x: Value, scale: Value, zero: Value | None = None) -> Value:
+def dequantize(node: ExportedNode, x: ModelValue, scale: ModelValue, zero: ModelValue | None = None) -> ModelValue:
     """Export (x - zero) · scale."""
     # Without a zero point, onnxruntime's optimizer assumes unsigned integers.
     if zero is None and x.dtype is not dtypes.int32:
@@ -88,20 +88,27 @@ def _quantizes(found: Found, opset: int) -> bool:
     "Cast(Maximum(Minimum(Cast[Round(x / scale)], most), least))",
     where=_quantizes,
 )
-def quantize(node: Node, x: Value, scale: Value, most: Value, least: Value, zero: Value | None = None) -> Value:
+def quantize(
+    node: ExportedNode,
+    x: ModelValue,
+    scale: ModelValue,
+    most: ModelValue,
+    least: ModelValue,
+    zero: ModelValue | None = None,
+) -> ModelValue:
     """Export x / scale + zero, rounded and clipped to the range of the dtype."""
     if zero is None:
         zero = node.const(np.zeros(scale.dims or (), node.dtype.np_dtype), node.dtype)
     return node.make("QuantizeLinear", x, *_parameters(node, scale, zero), axis=_axis(node, x, scale))
 
 
-def _parameters(node: Node, scale: Value, zero: Value | None) -> list[Value]:
+def _parameters(node: ExportedNode, scale: ModelValue, zero: ModelValue | None) -> list[ModelValue]:
     """Return the scale and the zero point as a scalar or a vector each."""
     shape = [] if num_elements(scale.dims) == 1 else [-1]
     return [node.reshaped(each, shape) for each in (scale, zero) if each is not None]
 
 
-def _axis(node: Node, x: Value, scale: Value) -> int | None:
+def _axis(node: ExportedNode, x: ModelValue, scale: ModelValue) -> int | None:
     dims = scale.dims or ()
     many = [axis for axis, size in enumerate(dims) if size != 1]
     # The scale broadcasts from the last axis, so its axes are counted from there.
@@ -146,7 +153,9 @@ def _is_of_bytes(found: Found, opset: int) -> bool:
     ),
     where=_is_of_bytes,
 )
-def matmul_integer(node: Node, a: Value, b: Value, a_zero: Value | None = None, b_zero: Value | None = None) -> Value:
+def matmul_integer(
+    node: ExportedNode, a: ModelValue, b: ModelValue, a_zero: ModelValue | None = None, b_zero: ModelValue | None = None
+) -> ModelValue:
     """Export the exact product of integers."""
     # Zero points are positional in MatMulInteger: b's cannot be passed without a's.
     if a_zero is None and b_zero is not None:
@@ -162,7 +171,7 @@ def _widens(found: Found, opset: int) -> bool:
 
 
 @composed("Cast", "Cast(x)", where=_widens)
-def widened(node: Node, x: Value) -> Value:
+def widened(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export weights in the narrow dtype plus a cast, to keep the file small. Runtimes widen weights during loading."""
     # `node.cast` would fold the cast into a wide constant.
     (made,) = node.scope.make("Cast", node.name, [x], 1, {"to": tensor_type(node.dtype)}, node.dtype)

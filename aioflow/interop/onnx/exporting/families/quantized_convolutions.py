@@ -9,10 +9,10 @@ from typing import Final
 
 from aioflow.graph import dtypes
 from aioflow.interop.onnx.exporting.families.convolutions import groups_of
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.interop.onnx.exporting.windows import windows_of
 
 _BYTES: Final = (dtypes.int8, dtypes.uint8)
@@ -51,15 +51,15 @@ def _gives_sums(found: Found, opset: int) -> bool:
     where=_gives_sums,
 )
 def conv_integer(
-    node: Node,
-    x: Value,
-    w: Value,
-    to_last: Value,
-    to_kernel: Value,
-    to_first: Value,
-    x_zero: Value | None = None,
-    w_zero: Value | None = None,
-) -> Value:
+    node: ExportedNode,
+    x: ModelValue,
+    w: ModelValue,
+    to_last: ModelValue,
+    to_kernel: ModelValue,
+    to_first: ModelValue,
+    x_zero: ModelValue | None = None,
+    w_zero: ModelValue | None = None,
+) -> ModelValue:
     """Export a convolution of 8-bit tensors that returns the exact int32 sums."""
     if x_zero is None and w_zero is not None:
         # Zero points are positional in ConvInteger: w's cannot be passed without x's.
@@ -90,20 +90,20 @@ _BOTH: Final = _product("Cast(x) - Cast(x_zero)", "Cast(w) - Cast(w_zero)")
     where=_gives_bytes,
 )
 def qlinear_conv(
-    node: Node,
-    x: Value,
-    x_zero: Value,
-    to_last: Value,
-    w: Value,
-    w_zero: Value,
-    to_kernel: Value,
-    to_first: Value,
-    factor: Value,
-    y_zero: Value,
-    most: Value,
-    least: Value,
-    bias: Value | None = None,
-) -> Value:
+    node: ExportedNode,
+    x: ModelValue,
+    x_zero: ModelValue,
+    to_last: ModelValue,
+    w: ModelValue,
+    w_zero: ModelValue,
+    to_kernel: ModelValue,
+    to_first: ModelValue,
+    factor: ModelValue,
+    y_zero: ModelValue,
+    most: ModelValue,
+    least: ModelValue,
+    bias: ModelValue | None = None,
+) -> ModelValue:
     """Export a convolution of 8-bit tensors whose sums are rescaled and rounded back to 8 bits.
 
     `factor`, one number or one for each filter, stands for the three scales: it is passed as the scale of the
@@ -115,14 +115,14 @@ def qlinear_conv(
     return _convolved(node, "QLinearConv", x, w, x, one, x_zero, w, of_filters, zeros, one, y_zero, bias)
 
 
-def _vector(node: Node, value: Value | None) -> Value | None:
+def _vector(node: ExportedNode, value: ModelValue | None) -> ModelValue | None:
     """Return a scalar as it is, and one value per filter as a vector."""
     if value is None or value.dims is None or len(value.dims) == 0:
         return value
     return node.reshaped(value, [-1])
 
 
-def _convolved(node: Node, op: str, x: Value, w: Value, *inputs: Value | None) -> Value:
+def _convolved(node: ExportedNode, op: str, x: ModelValue, w: ModelValue, *inputs: ModelValue | None) -> ModelValue:
     """Make the node `op` with the window attributes of the convolution within the pattern."""
     inner = node.within("product")
     windows = windows_of(inner)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.scope import Scope
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.scope import GraphBuilder
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _REST: Final = 2**62  # to the end, in a slice
 _GATES: Final = "iofc"  # the order of the rows of weights in an LSTM: input, output, forget, cell
@@ -35,28 +35,28 @@ class _Layer:
         units: Number of units.
     """
 
-    x: Value
-    state: tuple[Value, Value]
-    columns: dict[str, Value]
-    biases: dict[str, Value]
-    looks: dict[str, Value]
+    x: ModelValue
+    state: tuple[ModelValue, ModelValue]
+    columns: dict[str, ModelValue]
+    biases: dict[str, ModelValue]
+    looks: dict[str, ModelValue]
     clip: float
     units: int
 
 
 @exporter("BlockLSTM")
-def block_lstm(node: Node, *inputs: Value) -> tuple[Value, ...]:
+def block_lstm(node: ExportedNode, *inputs: ModelValue) -> tuple[ModelValue, ...]:
     """Export a layer whose gates are ordered as input, cell, forget, output."""
     return _layer(node, "icfo", node.attr("forget_bias"), inputs)
 
 
 @exporter("BlockLSTMV2")
-def block_lstm_v2(node: Node, *inputs: Value) -> tuple[Value, ...]:
+def block_lstm_v2(node: ExportedNode, *inputs: ModelValue) -> tuple[ModelValue, ...]:
     """Export a layer whose gates are ordered as input, forget, cell, output."""
     return _layer(node, "ifco", 0.0, inputs)
 
 
-def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
+def _layer(node: ExportedNode, gates: str, forget: float, inputs: tuple[ModelValue, ...]) -> tuple[ModelValue, ...]:
     """Return i, cs, f, o, ci, co and h of all steps, with zeros after the last step of the sequence length."""
     steps, x, cells, output, columns, wci, wcf, wco, bias = inputs
     units = None if bias.dims is None or bias.dims[0] is None else bias.dims[0] // 4
@@ -84,13 +84,13 @@ def _layer(node: Node, gates: str, forget: float, inputs: tuple[Value, ...]) -> 
     return tuple(made if all_steps else [_padded(node, each, x) for each in made])
 
 
-def _padded(node: Node, made: Value, x: Value) -> Value:
+def _padded(node: ExportedNode, made: ModelValue, x: ModelValue) -> ModelValue:
     """Return `made` with zeros appended up to the number of steps of `x`."""
     missing = node.make("Sub", node.size_of(x, 0), node.make("Shape", made, start=0, end=1))
     return node.make("Pad", made, node.joined([node.const([0] * 3), missing, node.const([0] * 2)]))
 
 
-def _whole(node: Node, layer: _Layer) -> Value:
+def _whole(node: ExportedNode, layer: _Layer) -> ModelValue:
     """Return h of all steps, computed by an LSTM node."""
     rows = node.transposed(node.joined([layer.columns[gate] for gate in _GATES], axis=1).of((None, None)), (1, 0))
     of_input, of_output = (node.sliced(rows, *ends, axis=1) for ends in ((0, -layer.units), (-layer.units, _REST)))
@@ -104,7 +104,7 @@ def _whole(node: Node, layer: _Layer) -> Value:
     return node.squeezed(made, [1])
 
 
-def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
+def _scanned(node: ExportedNode, layer: _Layer) -> tuple[ModelValue, ...]:
     """Return i, cs, f, o, ci, co and h of all steps, computed by a Scan over single steps."""
     order = "ifco"
     columns = node.joined([layer.columns[gate] for gate in order], axis=1)
@@ -113,7 +113,7 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
     projected = node.make("MatMul", layer.x, of_input)
     projected = node.make("Add", projected, node.joined([layer.biases[gate] for gate in order]))
     inner = copy(node)
-    inner.scope = scope = Scope(node.scope.parts, f"{node.name}/step", node.scope)
+    inner.scope = scope = GraphBuilder(node.scope.parts, f"{node.name}/step", node.scope)
     # x is [steps, batch, size].
     batch = None if layer.x.dims is None else layer.x.dims[1]
     output, cells = (scope.input(f"{node.name}/{each}", node.dtype, (batch, layer.units)) for each in ("h", "c"))
@@ -129,10 +129,10 @@ def _scanned(node: Node, layer: _Layer) -> tuple[Value, ...]:
     return node.scope.nest("Scan", f"{node.name}/Scan", [*layer.state, projected], kinds, attrs)[2:]
 
 
-def _step(node: Node, layer: _Layer, gates: dict[str, Value], cells: Value) -> list[Value]:
+def _step(node: ExportedNode, layer: _Layer, gates: dict[str, ModelValue], cells: ModelValue) -> list[ModelValue]:
     """Return i, cs, f, o, ci, co and h of one step."""
 
-    def gate(name: str, seen: Value) -> Value:
+    def gate(name: str, seen: ModelValue) -> ModelValue:
         given = gates[name]
         if layer.looks:
             given = node.make("Add", given, node.make("Mul", seen, layer.looks[name]))

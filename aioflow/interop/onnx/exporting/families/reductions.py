@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from aioflow.graph import dtypes
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
 from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.values import Value, channels_first_order
+from aioflow.interop.onnx.exporting.values import ModelValue, channels_first_order
 
 
-def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
+def _reduced(node: ExportedNode, op: str, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Return the reduction. Channels stay first where possible."""
     known, keep = axes.constant, bool(node.attr("keep_dims"))
     rank = x.rank
@@ -30,27 +30,27 @@ def _reduced(node: Node, op: str, x: Value, axes: Value) -> Value:
         return _along(node, op, node.rows(x), normal, keep)
     order = channels_first_order(rank)
     made = _along(node, op, node.first(x), [order.index(a) for a in normal], keep)
-    return Value(made.name, made.dtype, node.outputs[0].dims, None, keep)
+    return ModelValue(made.name, made.dtype, node.outputs[0].dims, None, keep)
 
 
-def _along(node: Node, op: str, x: Value, axes: list[int], keep: bool) -> Value:
+def _along(node: ExportedNode, op: str, x: ModelValue, axes: list[int], keep: bool) -> ModelValue:
     return node.make(op, x, node.const(axes), keepdims=int(keep))
 
 
 @exporter("Sum", any_layout=True)
-def total(node: Node, x: Value, axes: Value) -> Value:
+def total(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the sum."""
     return _reduced(node, "ReduceSum", x, axes)
 
 
 @exporter("Prod", any_layout=True)
-def product(node: Node, x: Value, axes: Value) -> Value:
+def product(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the product."""
     return _reduced(node, "ReduceProd", x, axes)
 
 
 @exporter("Mean", any_layout=True)
-def mean(node: Node, x: Value, axes: Value) -> Value:
+def mean(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the mean. For integers it is rounded toward zero, as their division is."""
     known, dims = axes.constant, x.dims
     if x.dtype.is_floating and (known is None or dims is None or not all(dims[int(a)] for a in known.reshape(-1))):
@@ -62,18 +62,18 @@ def mean(node: Node, x: Value, axes: Value) -> Value:
 
 
 @exporter("Max", any_layout=True)
-def greatest(node: Node, x: Value, axes: Value) -> Value:
+def greatest(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the maximum."""
     return _extreme(node, "ReduceMax", x, axes)
 
 
 @exporter("Min", any_layout=True)
-def least(node: Node, x: Value, axes: Value) -> Value:
+def least(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the minimum."""
     return _extreme(node, "ReduceMin", x, axes)
 
 
-def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
+def _extreme(node: ExportedNode, op: str, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Return the maximum or minimum.
 
     Over no values it is the extreme of the value's own dtype, even if a wider dtype is computed in.
@@ -90,25 +90,25 @@ def _extreme(node: Node, op: str, x: Value, axes: Value) -> Value:
 
 
 @exporter("All", any_layout=True)
-def every(node: Node, x: Value, axes: Value) -> Value:
+def every(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the test that all values are true, which holds over no values."""
     return node.make("Not", _some(node, node.make("Not", node.rows(x)).of(x.dims), axes))
 
 
 @exporter("Any", any_layout=True)
-def some(node: Node, x: Value, axes: Value) -> Value:
+def some(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the test that any value is true."""
     return _some(node, node.rows(x), axes)
 
 
-def _some(node: Node, x: Value, axes: Value) -> Value:
+def _some(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     # ReduceMax takes bool only from opset 20 on.
     count = _reduced(node, "ReduceSum", node.int64(x), axes)
     return node.make("Greater", count, node.const(0))
 
 
 @exporter("EuclideanNorm", any_layout=True)
-def euclidean_norm(node: Node, x: Value, axes: Value) -> Value:
+def euclidean_norm(node: ExportedNode, x: ModelValue, axes: ModelValue) -> ModelValue:
     """Export the square root of the sum of squares."""
     plain = node.rows(x)
     squares = _reduced(node, "ReduceSum", node.make("Mul", plain, plain).of(x.dims), axes)
@@ -118,7 +118,7 @@ def euclidean_norm(node: Node, x: Value, axes: Value) -> Value:
 
 
 @exporter("ArgMax", "ArgMin")
-def arg_extreme(node: Node, x: Value, dimension: Value) -> Value:
+def arg_extreme(node: ExportedNode, x: ModelValue, dimension: ModelValue) -> ModelValue:
     """Export the index of the first extreme along an axis."""
     axis = int(node.known(dimension, "an axis that is not constant").reshape(-1)[0])
     given = node.cast(x, dtypes.uint8) if x.dtype.is_bool else x
@@ -126,13 +126,13 @@ def arg_extreme(node: Node, x: Value, dimension: Value) -> Value:
 
 
 @exporter("Cumsum")
-def cumulative_sum(node: Node, x: Value, axis: Value) -> Value:
+def cumulative_sum(node: ExportedNode, x: ModelValue, axis: ModelValue) -> ModelValue:
     """Export running sums along an axis."""
     return node.make("CumSum", x, node.scalar(axis), **_scan(node))
 
 
 @exporter("Cumprod")
-def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
+def cumulative_product(node: ExportedNode, x: ModelValue, axis: ModelValue) -> ModelValue:
     """Export running products along an axis.
 
     The values are broadcast to a square of results and factors, in which a factor outside a result's range is 1.
@@ -159,5 +159,5 @@ def cumulative_product(node: Node, x: Value, axis: Value) -> Value:
     return node.transposed(made, back)
 
 
-def _scan(node: Node) -> Attrs:
+def _scan(node: ExportedNode) -> Attrs:
     return {"exclusive": int(node.attr("exclusive")), "reverse": int(node.attr("reverse"))}

@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 _FAR: Final = 2**62
 
 
-def _start(node: Node, x: Value, reduction: str) -> Value:
+def _start(node: ExportedNode, x: ModelValue, reduction: str) -> ModelValue:
     """Return the value of a segment without rows."""
     if reduction in ("add", "mul"):
         return node.like(0 if reduction == "add" else 1, x)
@@ -22,7 +22,9 @@ def _start(node: Node, x: Value, reduction: str) -> Value:
     return node.like(x.dtype.min if lowest else x.dtype.max, x)
 
 
-def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str, start: Value) -> Value:
+def _combined(
+    node: ExportedNode, data: ModelValue, ids: ModelValue, count: ModelValue, reduction: str, start: ModelValue
+) -> ModelValue:
     """Return one row for each number below `count` (int64 [1]). Rows with negative numbers are dropped."""
     own = node.rank(ids)
     numbers = node.vector(ids)
@@ -41,7 +43,7 @@ def _combined(node: Node, data: Value, ids: Value, count: Value, reduction: str,
 
 def _unsorted(op: str, reduction: str) -> None:
     @exporter(op)
-    def made(node: Node, data: Value, ids: Value, count: Value) -> Value:
+    def made(node: ExportedNode, data: ModelValue, ids: ModelValue, count: ModelValue) -> ModelValue:
         return _combined(node, data, ids, node.vector(count), reduction, _start(node, data, reduction))
 
 
@@ -51,7 +53,7 @@ _unsorted("UnsortedSegmentMax", "max")
 _unsorted("UnsortedSegmentMin", "min")
 
 
-def _sorted_count(node: Node, ids: Value) -> Value:
+def _sorted_count(node: ExportedNode, ids: ModelValue) -> ModelValue:
     """Return the last number plus one, or 0 if there are no numbers."""
     numbers = node.joined([node.const([-1]), node.vector(ids)])
     last = node.make("Slice", numbers, node.const([-1]), node.const([_FAR]))
@@ -60,7 +62,7 @@ def _sorted_count(node: Node, ids: Value) -> Value:
 
 def _sorted(op: str, reduction: str) -> None:
     @exporter(op)
-    def made(node: Node, data: Value, ids: Value) -> Value:
+    def made(node: ExportedNode, data: ModelValue, ids: ModelValue) -> ModelValue:
         count = _sorted_count(node, ids)
         found = _combined(node, data, ids, count, reduction, _start(node, data, reduction))
         if reduction in ("add", "mul"):
@@ -71,7 +73,7 @@ def _sorted(op: str, reduction: str) -> None:
         return node.make("Where", present, found, node.like(0, data))
 
 
-def _counts(node: Node, data: Value, ids: Value, count: Value) -> Value:
+def _counts(node: ExportedNode, data: ModelValue, ids: ModelValue, count: ModelValue) -> ModelValue:
     """Return the number of rows of each segment, shaped to broadcast over rows."""
     ones = node.make("Expand", node.const(1), node.make("Shape", ids))
     found = _combined(node, ones.of((None,)), ids, count, "add", node.const(0))
@@ -85,7 +87,7 @@ _sorted("SegmentMin", "min")
 
 
 @exporter("SegmentMean")
-def segment_mean(node: Node, data: Value, ids: Value) -> Value:
+def segment_mean(node: ExportedNode, data: ModelValue, ids: ModelValue) -> ModelValue:
     """Export the mean of the rows of each segment."""
     count = _sorted_count(node, ids)
     total = _combined(node, data, ids, count, "add", node.like(0, data))
@@ -95,7 +97,7 @@ def segment_mean(node: Node, data: Value, ids: Value) -> Value:
 
 
 @exporter("Bincount")
-def bincount(node: Node, values: Value, size: Value, weights: Value) -> Value:
+def bincount(node: ExportedNode, values: ModelValue, size: ModelValue, weights: ModelValue) -> ModelValue:
     """Export the count of each number, or the sum of its weights. Numbers that are too large are ignored."""
     limit = node.vector(size)
     numbers = node.vector(values)

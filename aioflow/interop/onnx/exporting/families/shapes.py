@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from aioflow.graph import dtypes
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import composed, exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
 @exporter("Shape", any_layout=True)
-def shape(node: Node, x: Value) -> Value:
+def shape(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the shape."""
     return _shape(node, x)
 
 
 @exporter("ShapeN", any_layout=True)
-def shapes(node: Node, *values: Value) -> list[Value]:
+def shapes(node: ExportedNode, *values: ModelValue) -> list[ModelValue]:
     """Export the shape of each value."""
     return [_shape(node, value) for value in values]
 
 
-def _shape(node: Node, x: Value) -> Value:
+def _shape(node: ExportedNode, x: ModelValue) -> ModelValue:
     if not x.channels_first:
         return node.make("Shape", x)
     rank = node.rank(x)  # the shape of the transposed value, without transposing it
@@ -28,13 +28,13 @@ def _shape(node: Node, x: Value) -> Value:
 
 
 @exporter("Size", any_layout=True)
-def size(node: Node, x: Value) -> Value:
+def size(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the number of elements."""
     return node.make("Size", x)
 
 
 @exporter("Rank", any_layout=True)
-def rank_of(node: Node, x: Value) -> Value:
+def rank_of(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the number of axes."""
     if x.rank is not None:
         return node.const(x.rank, dtypes.int32)
@@ -42,7 +42,7 @@ def rank_of(node: Node, x: Value) -> Value:
 
 
 @exporter("Reshape")
-def reshape(node: Node, x: Value, wanted: Value) -> Value:
+def reshape(node: ExportedNode, x: ModelValue, wanted: ModelValue) -> ModelValue:
     """Export the same elements in another shape."""
     dims = node.outputs[0].dims
     # The static shape determines the sizes, at most one of them by -1, so the wanted shape needs no nodes.
@@ -54,7 +54,7 @@ def reshape(node: Node, x: Value, wanted: Value) -> Value:
 
 
 @exporter("ExpandDims")
-def expand_dims(node: Node, x: Value, dim: Value) -> Value:
+def expand_dims(node: ExportedNode, x: ModelValue, dim: ModelValue) -> ModelValue:
     """Export the insertion of an axis of size 1."""
     if dim.constant is None:
         return node.make("Unsqueeze", x, node.vector(dim))
@@ -62,7 +62,7 @@ def expand_dims(node: Node, x: Value, dim: Value) -> Value:
 
 
 @exporter("Squeeze")
-def squeeze(node: Node, x: Value) -> Value:
+def squeeze(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the removal of axes of size 1: the named ones, or all."""
     axes = [int(axis) for axis in node.attr("squeeze_dims")]
     if axes:
@@ -74,44 +74,44 @@ def squeeze(node: Node, x: Value) -> Value:
 
 
 @exporter("Transpose")
-def transpose(node: Node, x: Value, perm: Value) -> Value:
+def transpose(node: ExportedNode, x: ModelValue, perm: ModelValue) -> ModelValue:
     """Export the value with its axes in another order."""
     order = [int(axis) for axis in node.known(perm, "an order of axes that is not constant")]
     return node.transposed(x, [axis % len(order) for axis in order])
 
 
 @exporter("BroadcastTo")
-def broadcast_to(node: Node, x: Value, wanted: Value) -> Value:
+def broadcast_to(node: ExportedNode, x: ModelValue, wanted: ModelValue) -> ModelValue:
     """Export the value broadcast to a shape."""
     return node.make("Expand", x, node.vector(wanted))
 
 
 @composed("Expand", "BroadcastTo(x, BroadcastArgs(Cast[Shape(x)], wanted))")
-def expand(node: Node, x: Value, wanted: Value) -> Value:
+def expand(node: ExportedNode, x: ModelValue, wanted: ModelValue) -> ModelValue:
     """Export the value broadcast to the common shape of x and `wanted`."""
     return broadcast_to(node, x, wanted)
 
 
 @exporter("Fill")
-def fill(node: Node, dims: Value, value: Value) -> Value:
+def fill(node: ExportedNode, dims: ModelValue, value: ModelValue) -> ModelValue:
     """Export one value repeated in a shape."""
     return node.make("Expand", node.scalar(value), node.vector(dims))
 
 
 @exporter("Tile")
-def tile(node: Node, x: Value, multiples: Value) -> Value:
+def tile(node: ExportedNode, x: ModelValue, multiples: ModelValue) -> ModelValue:
     """Export the value repeated along each axis."""
     return node.make("Tile", x, node.vector(multiples))
 
 
 @exporter("Range")
-def number_range(node: Node, start: Value, limit: Value, delta: Value) -> Value:
+def number_range(node: ExportedNode, start: ModelValue, limit: ModelValue, delta: ModelValue) -> ModelValue:
     """Export the numbers from a start up to a limit, which is excluded."""
     return node.make("Range", *(node.scalar(v) for v in (start, limit, delta)))
 
 
 @exporter("LinSpace")
-def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
+def lin_space(node: ExportedNode, start: ModelValue, stop: ModelValue, count: ModelValue) -> ModelValue:
     """Export evenly spaced numbers from a start to a stop, both included."""
     number = node.int64(node.scalar(count))
     places = node.make("Range", node.const(0), number, node.const(1))
@@ -126,7 +126,7 @@ def lin_space(node: Node, start: Value, stop: Value, count: Value) -> Value:
 
 
 @exporter("BroadcastArgs")
-def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
+def broadcast_shape(node: ExportedNode, first: ModelValue, second: ModelValue) -> ModelValue:
     """Export the shape that two shapes broadcast to."""
     ranks = [each.dims[0] if each.dims else None for each in (first, second)]
     if None not in ranks:
@@ -141,7 +141,7 @@ def broadcast_shape(node: Node, first: Value, second: Value) -> Value:
 
 
 @exporter("InvertPermutation")
-def invert_permutation(node: Node, x: Value) -> Value:
+def invert_permutation(node: ExportedNode, x: ModelValue) -> ModelValue:
     """Export the position of each index."""
     places = node.make("Range", node.const(0), node.make("Size", x), node.const(1))
     # The inverse maps x[i] to i.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from aioflow.interop.onnx.exporting.node import Node
+from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.rules import exporter
-from aioflow.interop.onnx.exporting.values import Value
+from aioflow.interop.onnx.exporting.values import ModelValue
 
 
 @exporter("Softmax", "LogSoftmax")
-def softmax(node: Node, logits: Value) -> Value:
+def softmax(node: ExportedNode, logits: ModelValue) -> ModelValue:
     """Export softmax or its logarithm along the last axis."""
     return node.make(node.op, logits, axis=-1)
 
 
 @exporter("SoftmaxCrossEntropyWithLogits")
-def cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
+def cross_entropy(node: ExportedNode, logits: ModelValue, labels: ModelValue) -> tuple[ModelValue, ModelValue]:
     """Export the loss of each row and its gradient."""
     logarithm = node.make("LogSoftmax", logits, axis=-1)
     zero = node.like(0, labels)
@@ -25,7 +25,7 @@ def cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Valu
 
 
 @exporter("SparseSoftmaxCrossEntropyWithLogits")
-def sparse_cross_entropy(node: Node, logits: Value, labels: Value) -> tuple[Value, Value]:
+def sparse_cross_entropy(node: ExportedNode, logits: ModelValue, labels: ModelValue) -> tuple[ModelValue, ModelValue]:
     """Export the loss of each row, whose label is a class index, and its gradient."""
     column = node.unsqueezed(node.int64(labels), [1])
     taken = node.make("GatherElements", node.make("LogSoftmax", logits, axis=-1), column, axis=1)
