@@ -253,7 +253,7 @@ class Timeline:
         if origin is not None and origin < len(node.inputs):
             return roots.get((device, node.inputs[origin]), here)
         send = self.sends.get(node.attrs["tensor_name"]) if node.op == RECV else None
-        # CPUs of one process share the sender's buffer, so a value in memory anyway stays that on arrival.
+        # CPUs of one process share the sender's buffer, so the arrival of a resident value takes no further memory.
         if send is not None and share_memory(send[0], device):
             sent = (send[0], self.nodes[send].inputs[0])
             return None if roots.get(sent, sent) is None else here

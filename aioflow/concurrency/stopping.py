@@ -150,7 +150,7 @@ class BoundedWork(Work):
 
     def begin_critical(self) -> None:
         """Start a critical section. It lifts the time limit, since the work cannot be started again afterwards."""
-        # `check` compares with the first one, `admit` with the second.
+        # `check` compares with `_until`, `admit` with `_seconds`.
         self._until = self._seconds = float("inf")
 
     def admit(self, size: int, seconds: float) -> None:

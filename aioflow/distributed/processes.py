@@ -61,7 +61,7 @@ async def start(
         imports: Modules that register ops, which every task imports.
         credentials: Credentials of the tasks, for each other and for sessions; by default those of the environment, or
             else a new secret for this cluster. Sessions of this process use them.
-        timeout: Seconds until all tasks must serve.
+        timeout: Time limit in seconds for the start of all tasks.
         drain_seconds: Time for steps that run when the block ends.
         may_lose: Jobs whose tasks may be lost without ending the block, as in elastic training.
 

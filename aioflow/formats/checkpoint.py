@@ -64,8 +64,8 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint, replacing one of the same prefix. Missing directories are made.
 
-    Files that killed processes have left of checkpoints of this prefix, at any step, are deleted. A
-    checkpoint without blocks in a store deletes none.
+    Also deletes incomplete files that killed processes have left of checkpoints of this run, at any step. Writing a
+    checkpoint without blocks to a store deletes none.
 
     Args:
         prefix: A path, or a URL for `fsspec`.
@@ -131,7 +131,7 @@ def _write_streamed(store: Store, name: str, arrays: Mapping[str, Storable]) -> 
 
 
 def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
-    """Delete what killed writers have left of incomplete checkpoints of this run, of any form.
+    """Delete the files of incomplete checkpoints of this run, in any format, that killed writers have left.
 
     Args:
         prefix: Prefix of a checkpoint of the run.
@@ -148,13 +148,12 @@ def remove_unfinished(prefix: str, meta_graph_suffix: str = "meta") -> None:
 
 
 def _tidy(store: Folder, name: str) -> None:
-    """Delete what killed writers have left: temporary files, and data files that were not renamed."""
+    """Delete temporary files of killed writers, and finish or delete data files that they did not rename."""
     family = family_of(name)
     store.remove_unfinished(rf"{family}(?:{re.escape(_DATA)}|{re.escape(_PENDING)}|{re.escape(MANIFEST)})")
     waiting = re.compile(family + re.escape(_PENDING))
-    with suppress(
-        OSError, OpError
-    ):  # best effort: each save finishes or deletes the files of its own prefix in any case
+    # Best effort: each save finishes or deletes the files of its own prefix in any case.
+    with suppress(OSError, OpError):
         for file in filter(waiting.fullmatch, store.names()):
             if store.has_writer(file) is False:
                 _finish_write(store, file.removesuffix(_PENDING))

@@ -51,6 +51,16 @@ class Server:
         limits: As in `create_app`.
         memory_budget: As in `Repository`.
         sockets: Listening sockets to use instead of the address in `where`.
+
+    Attributes:
+        app: The ASGI application.
+        repository: The models.
+        url: URL of the service; "" before the block.
+        grpc_address: Address of the gRPC service, "host:port"; "" before the block, or without gRPC.
+
+    Raises:
+        OSError: on entering the block, the address is in use or not permitted.
+        InvalidArgumentError: on entering the block, the host name is unknown, or the certificate or its key unusable.
     """
 
     def __init__(

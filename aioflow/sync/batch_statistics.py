@@ -16,7 +16,7 @@ class BatchStatistics:
         waiting_requests, waiting_rows: Number of requests and rows waiting for a batch.
         running_batches: Number of batches being computed.
         answered: Number of calls that returned a result.
-        failed: Number of calls that ended with another error, of their step or because the session was closed.
+        failed: Number of calls that ended with an error of their step, or because the session was closed.
         rejected: Number of calls that found the queue full.
         expired: Number of calls whose time limit passed.
         cancelled: Number of calls abandoned by their callers.

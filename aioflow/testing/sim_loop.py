@@ -79,8 +79,7 @@ class SimLoop(VirtualClockLoop):
     # -- connections ---------------------------------------------------------------------------------------------------
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
-        """Return `host` and `port` as an address, without a lookup: hosts are addressed directly."""
-        # Simulated addresses are numeric, so nothing is looked up.
+        """Return `host` and `port` as an address, without a lookup: simulated addresses are numeric."""
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
 
     async def create_connection(

@@ -49,7 +49,11 @@ def exponential_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Return learning_rate · decay_rate ^ (step / decay_steps); `staircase` rounds the exponent down."""
+    """Return learning_rate · decay_rate ^ (step / decay_steps); `staircase` rounds the exponent down.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     with _scope(name, "ExponentialDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -68,7 +72,11 @@ def natural_exp_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Return learning_rate · exp(-decay_rate · step / decay_steps); `staircase` rounds the quotient down."""
+    """Return learning_rate · exp(-decay_rate · step / decay_steps); `staircase` rounds the quotient down.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     with _scope(name, "NaturalExpDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -87,7 +95,11 @@ def inverse_time_decay(
     staircase: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Return learning_rate / (1 + decay_rate · step / decay_steps); `staircase` rounds the quotient down."""
+    """Return learning_rate / (1 + decay_rate · step / decay_steps); `staircase` rounds the quotient down.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     with _scope(name, "InverseTimeDecay", learning_rate, global_step, decay_steps, decay_rate) as (
         rate,
         step,
@@ -149,6 +161,9 @@ def polynomial_decay(
 
     After `decay_steps` the rate stays at end. With `cycle`, `decay_steps` instead grows to the next multiple that
     covers the step, so that the rate decays again.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
     """
     others = (decay_steps, end_learning_rate, power)
     with _scope(name, "PolynomialDecay", learning_rate, global_step, *others) as (rate, step, steps, end, exponent):
@@ -168,7 +183,11 @@ def cosine_decay(
     alpha: TensorLike = 0.0,
     name: str | None = None,
 ) -> Tensor:
-    """Return a decay from learning_rate to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017)."""
+    """Return a decay from learning_rate to alpha · learning_rate along half a cosine (Loshchilov and Hutter 2017).
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     with _scope(name, "CosineDecay", learning_rate, global_step, decay_steps, alpha) as (rate, step, steps, floor):
         # After the decay the rate stays at its end.
         progress = _call("Minimum", step, steps) / steps
@@ -191,6 +210,9 @@ def cosine_decay_restarts(
     """Return a cosine decay with warm restarts (Loshchilov and Hutter 2017).
 
     Each period is `t_mul` times as long and `m_mul` times as high as the one before.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
     """
     others = (first_decay_steps, t_mul, m_mul, alpha)
     with _scope(name, "SGDRDecay", learning_rate, global_step, *others) as (rate, step, steps, longer, lower, floor):
@@ -220,7 +242,11 @@ def linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """Return learning_rate · ((alpha + linear) · cosine + beta), with `num_periods` cosine periods (Bello et al.)."""
+    """Return learning_rate · ((alpha + linear) · cosine + beta), with `num_periods` cosine periods (Bello et al.).
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     others = (decay_steps, num_periods, alpha, beta)
     with _scope(name, "LinearCosineDecay", learning_rate, global_step, *others) as (
         rate,
@@ -246,7 +272,11 @@ def noisy_linear_cosine_decay(
     beta: TensorLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
-    """Return `linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay."""
+    """Return `linear_cosine_decay` with noise of variance initial_variance / (1 + step) ^ variance_decay.
+
+    Raises:
+        InvalidArgumentError: `global_step` is None.
+    """
     others = (decay_steps, initial_variance, variance_decay, num_periods, alpha, beta)
     with _scope(name, "NoisyLinearCosineDecay", learning_rate, global_step, *others) as settings:
         rate, step, steps, start, decay, periods, low, bottom = settings

@@ -47,7 +47,7 @@ class UnlistedCheckpoint:
         self._marks = ExitStack()
 
     def begin(self, kept: Collection[str]) -> None:
-        """Remove what killed processes of this run have left, and mark the checkpoint that is about to be written.
+        """Remove files left by killed processes of this run, and mark the checkpoint that is about to be written.
 
         `kept` are prefixes that are never removed, in addition to those that the state file names.
         """

@@ -5,12 +5,11 @@ A graph contains the addresses of all its arrays:
 - It reads its inputs from its own arrays, into which they are copied.
 - It writes to memory of its own pool.
 - Its results are copied out, since the next launch overwrites them.
-- The variables that the strand reads or updates must still be in the arrays in which the capture found them.
+- It reads and updates variables in the arrays in which the capture found them. If a variable has moved, the call runs
+  without the graph, and the strand is captured again.
 
-Calls that do not meet these conditions run without a graph.
-
-A strand may be captured only if none of its kernels needs a value of the device on the host
-(`is_capturable`). If CUDA refuses nevertheless, the strand is never tried again.
+A strand may be captured only if none of its kernels needs a value of the device on the host (`is_capturable`). If CUDA
+refuses nevertheless, the strand runs without graphs from then on.
 """
 
 from __future__ import annotations
@@ -228,7 +227,7 @@ def _write_back(variable: VariableResource, array: Array | None) -> None:
 
 
 def _counts(pairs: Sequence[tuple[VariableResource, Array]]) -> list[int]:
-    """Return the number of references to each second item."""
+    """Return the number of references to the array of each pair."""
     # One function for both callers: the counts include the temporary references made here.
     return [sys.getrefcount(array) for _, array in pairs]
 

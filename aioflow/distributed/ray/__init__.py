@@ -56,7 +56,7 @@ async def start(
         allow_dirs: As in `aioflow.distributed.processes.start`; folders of the nodes.
         imports: As in `aioflow.distributed.processes.start`.
         credentials: As in `aioflow.distributed.processes.start`; certificate files are those of the nodes.
-        timeout: Seconds until all tasks must serve, and in which Ray must restart an actor.
+        timeout: Time limit in seconds for the start of all tasks, and for each restart of an actor by Ray.
         drain_seconds: As in `aioflow.distributed.processes.start`.
         may_lose: As in `aioflow.distributed.processes.start`.
 

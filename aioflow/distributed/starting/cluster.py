@@ -1,4 +1,4 @@
-"""A cluster that this program has started, as a training script uses it."""
+"""The handle of a cluster that this program has started: targets for sessions, status and health of the tasks."""
 
 from __future__ import annotations
 

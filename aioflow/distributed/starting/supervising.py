@@ -66,7 +66,7 @@ async def supervised(
     Args:
         host: Host on which the tasks run.
         wanted: The tasks to start.
-        timeout: Seconds until all tasks must serve.
+        timeout: Time limit in seconds for the start of all tasks.
         may_lose: Jobs whose tasks may be lost without ending the block.
 
     Raises:

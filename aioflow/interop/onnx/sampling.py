@@ -87,8 +87,8 @@ def _linear(fraction: Tensor) -> list[Tensor]:
 
 def _cubic(fraction: Tensor) -> list[Tensor]:
     near: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC + 2) * d - (_CUBIC + 3)) * d * d + 1.0  # noqa: E731
-    # Keys' cubic convolution with a = -0.75. Near (d ≤ 1): (a + 2) d³ - (a + 3) d² + 1. Far: a d³ - 5 a d² + 8 a d - 4
-    # a.
+    # Keys' cubic convolution with a = -0.75.
+    # Near (d ≤ 1): (a + 2) d³ - (a + 3) d² + 1. Far: a d³ - 5 a d² + 8 a d - 4 a.
     far: Callable[[Tensor], Tensor] = lambda d: ((_CUBIC * d - 5 * _CUBIC) * d + 8 * _CUBIC) * d - 4 * _CUBIC  # noqa: E731
     # The distances of the four elements from the place, first to last.
     return [far(fraction + 1.0), near(fraction), near(1.0 - fraction), far(2.0 - fraction)]

@@ -80,7 +80,7 @@ def _choices(columns: Sequence[_Column], rows: int) -> tuple[Array, Array, int]:
 def _crossed(
     columns: Sequence[_Column], rows: int, dtype: npt.DTypeLike, join: Callable[[list[Array]], Array]
 ) -> tuple[Array, Array, Array]:
-    """Return the three parts of the result.
+    """Return the indices [total, 2], the values [total] and the dense shape [2] of the result.
 
     `join` makes elements from the positions of the chosen features in each column.
     """

@@ -216,8 +216,11 @@ def _ftrl(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) 
     """Apply FTRL-proximal (McMahan et al. 2013).
 
     accum += g²; linear += g - (accum⁻ᵖ - accum₀⁻ᵖ)/lr·var;
-    var = (clip(linear, -l1, l1) - linear) / (accum⁻ᵖ/lr + 2·l2); with shrinkage, linear uses g + 2·shrinkage·var for g.
-    With multiply_linear_by_lr all of it is scaled by lr, so no term is divided by lr.
+    var = (clip(linear, -l1, l1) - linear) / (accum⁻ᵖ/lr + 2·l2)
+
+    Here p is lr_power, and accum₀ the value of accum before the gradient. With shrinkage, linear uses
+    g + 2·shrinkage·var for g. With multiply_linear_by_lr, linear and the quotient for var are scaled by lr, so that no
+    term is divided by lr.
     """
     lr, scaled = h["lr"], h["multiply_linear_by_lr"]
     # accum⁻ᵖ before and after this gradient.
@@ -250,7 +253,8 @@ def _ftrl(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) 
 
 
 def _power(xp: Namespace, base: Array, out: Array, lr_power: Array) -> None:
-    """Write base⁻ᵖ to `out`; it is nearly always a square root."""
+    """Write base⁻ᵖ to `out`, where p is `lr_power`."""
+    # The default lr_power is -0.5, and a square root takes a fraction of the time of a power.
     if lr_power == -0.5:
         xp.sqrt(base, out)
     else:

@@ -172,7 +172,7 @@ class Records(NamedTuple):
 class ReaderBase:
     """The base of all readers: it returns the next record, and opens the next file from the queue when one has ended.
 
-    Several nodes, and several steps at once, may read from one reader, one after another.
+    Several nodes and concurrent steps may share a reader. Their reads run one after another.
 
     Args:
         reader_ref: The handle of a reader.
@@ -210,6 +210,10 @@ class ReaderBase:
         """Return the next records of one file, at most `num_records`.
 
         The result is a named tuple of string vectors `keys`, `values`.
+
+        Raises:
+            OutOfRangeError: no file is left: the queue is closed and empty.
+            NotFoundError, DataLossError, …: the file cannot be read, or is damaged.
         """
         return make_tuple(Records, "ReaderReadUpToV2", self._handle, _queue_handle(queue), num_records, name=name)
 

@@ -60,7 +60,7 @@ def encode_answer(response: InferResponse, binary: bool) -> bytes:
     return b"".join([head.SerializeToString(), *tails])
 
 
-# Server reflection: the services and their file descriptors, for clients without the messages, such as grpcurl
+# Server reflection: the services and their file descriptors, for clients without the messages, such as grpcurl.
 # The package grpcio-reflection supports v1alpha only, and puts its messages into the default pool, which a client in
 # this process also uses.
 
@@ -110,7 +110,7 @@ T = TypeVar("T")
 
 
 class MethodCall(Protocol):
-    """The view of one call that its method gets."""
+    """One call, as the interface that its method uses: requests, answers and the deadline."""
 
     async def read(self) -> bytes:
         """Return the next message of the client.

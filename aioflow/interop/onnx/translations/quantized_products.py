@@ -123,7 +123,7 @@ def dynamic_quantize_lstm(
 ) -> tuple[Tensor, ...]:
     """Translate DynamicQuantizeLSTM.
 
-    The weights have one column per gate and unit. Their other factor is quantized by its range.
+    The weights have one column per gate and unit. The input and the state are quantized by the range of their values.
     """
     if differing(node, lengths, x) is not None:
         return node.refuse("sequences of different lengths: their padding would affect the range of the input")

@@ -53,8 +53,7 @@ def equal(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
         return node.make("Not", same) if node.op == "NotEqual" else same
 
     if not node.attr("incompatible_shape_error", True):
-        # With this attribute, shapes that do not broadcast give False instead of an error, which ONNX's Equal cannot
-        # do.
+        # Shapes that do not broadcast then give False instead of an error, which ONNX's Equal cannot do.
         if not (x.is_static and y.is_static):
             node.refuse("incompatible_shape_error=False with shapes that are not known")
         try:
@@ -136,7 +135,8 @@ def mod(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
 @of_two("Pow")
 def power(node: ExportedNode, x: ModelValue, y: ModelValue) -> ModelValue:
     """Export x to the power of y."""
-    # ONNX has no Pow of these dtypes. Wide integers wrap around as narrow ones do when they are cast back.
+    # ONNX has no Pow of narrow or unsigned integers; wide ones wrap around as these do when they are cast back. 16-bit
+    # floats are computed in float32, as by aioflow's kernel.
     if x.dtype.is_integer and x.dtype.size < 4:
         x, y = (node.cast(v, dtypes.int32) for v in (x, y))
     elif x.dtype.is_unsigned:

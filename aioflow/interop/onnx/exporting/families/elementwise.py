@@ -87,7 +87,7 @@ def log1p(node: ExportedNode, x: ModelValue) -> ModelValue:
 
 
 def log1p_of(node: ExportedNode, x: ModelValue) -> ModelValue:
-    """Return log(1 + x) of a plain value."""
+    """Return log(1 + x). The result does not have the axes of `x` yet (`kept`)."""
     one = node.like(1, x)
     u = node.make("Add", x, one)
     step = node.make("Sub", u, one)
