@@ -17,7 +17,8 @@ from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of,
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
 from aioflow.serve.protocol.json_text import JsonObject
-from aioflow.serve.protocol.request import flag_of, json_object
+from aioflow.serve.protocol.request import json_object
+from aioflow.serve.protocol.schemas import FORMS
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
 from aioflow.web import until_disconnect
@@ -155,8 +156,8 @@ class Endpoints:
     async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Return the models and versions with their states; with {"ready": true}, only those that are ready."""
         only = await self._parameters(scope, receive)
-        only_ready = flag_of(only, "ready", "the request")
-        await answer_json(send, index_of(self._repository.index(), only_ready=only_ready))
+        FORMS["IndexRequest"].check(only, "the request")
+        await answer_json(send, index_of(self._repository.index(), only_ready=only.get("ready", False)))
 
     async def load(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Load or reload a model."""

@@ -9,8 +9,9 @@ from typing import Final
 
 from aioflow.release import RELEASE
 from aioflow.serve.protocol.json_text import JsonObject
+from aioflow.serve.protocol.schemas import ref
 from aioflow.serve.routes import HttpRoute
-from aioflow.serve.schemas import SCHEMAS, ref
+from aioflow.serve.schemas import SCHEMAS
 from aioflow.serve.sources import NAME
 
 _JSON: Final = "application/json"

@@ -27,6 +27,7 @@ from aioflow.serve.protocol import (
     said_of,
     status_of,
 )
+from aioflow.serve.protocol.schemas import FORMS, Form
 
 NUMPY = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
@@ -350,6 +351,47 @@ def decoded(data: bytes, length: int | None) -> InferRequest | errors.OpError:
         return decode_request(data, length, SMALL)
     except (MalformedRequestError, TooLargeError) as error:
         return error
+
+
+def test_published_schemas_admit_what_is_accepted() -> None:
+    values: list[Any] = [None, True, 0, -1, 1.0, 2**63 - 1, 2**63, "", "FP32", "x", [], [0], [-1], [True], {}, [{}]]
+    for name, form in FORMS.items():
+        for member, schema in form.schema["properties"].items():
+            for value in values:
+                document = {**VALID[name], member: value}
+                assert admits(schema, value) == is_accepted(form, document), (name, member, value)
+
+
+VALID: dict[str, dict[str, Any]] = {
+    "InputTensor": tensor(),
+    "RequestedOutput": {"name": "y"},
+    "InferRequest": {"inputs": []},
+    "IndexRequest": {},
+}
+KINDS = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
+
+
+def admits(schema: dict[str, Any], value: Any) -> bool:
+    if "type" not in schema:
+        return True  # a reference, or data
+    kinds = [schema["type"]] if isinstance(schema["type"], str) else schema["type"]
+    return (
+        type(value) in {KINDS[kind] for kind in kinds}
+        and (type(value) is not int or schema["minimum"] <= value <= schema.get("maximum", value))
+        and (
+            type(value) is not str
+            or (len(value) >= schema.get("minLength", 0) and value in schema.get("enum", [value]))
+        )
+        and (type(value) is not list or all(admits(schema["items"], each) for each in value))
+    )
+
+
+def is_accepted(form: Form, document: dict[str, Any]) -> bool:
+    try:
+        form.check(document, "it")
+    except MalformedRequestError:
+        return False
+    return True
 
 
 # ── statuses ─────────────────────────────────────────────────────────────────────────────────────────────────────────

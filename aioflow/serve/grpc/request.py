@@ -18,14 +18,8 @@ from aioflow.serve.grpc.messages import parsed
 from aioflow.serve.protocol import InferRequest, Limits, MalformedRequestError, RequestedOutput, TooLargeError
 from aioflow.serve.protocol.binary_data import from_bytes
 from aioflow.serve.protocol.messages import Parameters, scheduling
-from aioflow.serve.protocol.tensors import (
-    check_count,
-    check_input,
-    check_output,
-    tensor_dtype,
-    tensor_name,
-    tensor_shape,
-)
+from aioflow.serve.protocol.schemas import SCHEDULING
+from aioflow.serve.protocol.tensors import check_count, read_input, read_output
 
 _INPUTS, _OUTPUTS, _RAW = 5, 6, 7  # fields of ModelInferRequest
 _COUNTED: Final = {_INPUTS: "inputs", _OUTPUTS: "outputs", _RAW: "raw_input_contents"}
@@ -107,14 +101,14 @@ def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
         TooLargeError: the request exceeds the limits.
     """
     parameters = parameters_of(asked.head.parameters)
+    SCHEDULING.check(parameters, "the request")
     timeout, priority = scheduling(parameters)
     inputs = _inputs(asked, limits)
     outputs: dict[str, RequestedOutput] = {}
     # gRPC has no parameter for the form of outputs; a client that sends raw bytes can also read them.
     binary = bool(asked.raw) or not inputs
     for entry in asked.head.outputs:
-        name = tensor_name(entry.name, outputs, "output")
-        check_output(parameters_of(entry.parameters), name)
+        name, _ = read_output({"name": entry.name, "parameters": parameters_of(entry.parameters)}, outputs)
         outputs[name] = RequestedOutput(name, binary)
     wanted = tuple(outputs.values()) or None
     return InferRequest(inputs, wanted, asked.head.id, binary, timeout, priority, parameters)
@@ -128,10 +122,9 @@ def _inputs(asked: Asked, limits: Limits) -> dict[str, Array]:
         )
     found: dict[str, Array] = {}
     for index, entry in enumerate(entries):
-        name = tensor_name(entry.name, found, "input")
-        dtype = tensor_dtype(entry.datatype, name)
-        shape = tensor_shape(list(entry.shape), name, limits)
-        check_input(parameters_of(entry.parameters), name)
+        given = {"name": entry.name, "datatype": entry.datatype, "shape": list(entry.shape)}
+        given["parameters"] = parameters_of(entry.parameters)
+        name, dtype, shape, _ = read_input(given, found, limits)
         if not raw:
             found[name] = from_contents(entry.contents, dtype, shape, name)
             continue

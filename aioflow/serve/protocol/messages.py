@@ -7,10 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from aioflow.memory.values import Array
-from aioflow.serve.protocol.errors import MalformedRequestError
 
 _MICROSECONDS: Final = 1_000_000  # per second
-_MOST: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +62,10 @@ class InferResponse:
 
 
 def scheduling(parameters: Parameters) -> tuple[float | None, int]:
-    """Return time limit, in seconds, and priority of a request with these parameters.
+    """Return time limit, in seconds, and priority of a request with these parameters, which have been checked.
 
     These are Triton's parameters: `timeout` in microseconds, where 0 means no limit, and `priority`, where 1 is the
     most urgent and 0, the default, means the same.
-
-    Raises:
-        MalformedRequestError: they are not whole numbers.
     """
-    timeout, priority = (_whole(parameters, name) for name in ("timeout", "priority"))
+    timeout, priority = parameters.get("timeout", 0), parameters.get("priority", 0)
     return (timeout / _MICROSECONDS if timeout else None), max(priority - 1, 0)
-
-
-def _whole(parameters: Parameters, name: str) -> int:
-    value = parameters.get(name, 0)
-    # `isinstance` would accept true and false, which are ints in Python.
-    if type(value) is not int or not 0 <= value < _MOST:
-        raise MalformedRequestError(
-            f"parameter {name!r} is wrong", expected="a whole number, not negative", actual=repr(value)[:40]
-        )
-    return value

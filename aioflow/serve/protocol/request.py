@@ -6,8 +6,8 @@ of the body justifies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from aioflow.memory.values import Array, Buffer
 from aioflow.serve.protocol.binary_data import from_bytes
@@ -15,19 +15,12 @@ from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.json_data import from_json
 from aioflow.serve.protocol.json_text import JsonObject, parse_json
 from aioflow.serve.protocol.limits import Limits
-from aioflow.serve.protocol.messages import InferRequest, Parameters, RequestedOutput, scheduling
-from aioflow.serve.protocol.tensors import (
-    check_count,
-    check_input,
-    check_output,
-    kind,
-    shown,
-    tensor_dtype,
-    tensor_name,
-    tensor_shape,
-)
+from aioflow.serve.protocol.messages import InferRequest, RequestedOutput, scheduling
+from aioflow.serve.protocol.schemas import FORMS, PARAMETERS, shown
+from aioflow.serve.protocol.tensors import check_count, read_input, read_output
 
 _BINARY_SIZE: Final = "binary_data_size"
+_REQUEST: Final = FORMS["InferRequest"]
 
 
 def decode_request(body: Buffer, json_length: int | None = None, limits: Limits | None = None) -> InferRequest:
@@ -51,15 +44,16 @@ def decode_request(body: Buffer, json_length: int | None = None, limits: Limits 
             "Inference-Header-Content-Length is not within the body", expected=f"0 to {total}", actual=json_length
         )
     document = json_object(body if json_length == total else memoryview(body)[:json_length], limits)
-    parameters = _parameters(document, "the request")
+    _REQUEST.check(document, "the request")
+    parameters = document.get("parameters") or {}
+    PARAMETERS.check(parameters, "the request")
     timeout, priority = scheduling(parameters)
-    inputs, end = _inputs(document, body, json_length, limits)
+    inputs, end = _inputs(document["inputs"], body, json_length, limits)
     if end != total:
         raise MalformedRequestError("the body is longer than its tensors", expected=f"{end} bytes", actual=total)
-    binary = flag_of(parameters, "binary_data_output", "the request")
-    return InferRequest(
-        inputs, _outputs(document, binary, limits), _id(document), binary, timeout, priority, parameters
-    )
+    binary = parameters.get("binary_data_output", False)
+    outputs = _outputs(document.get("outputs") or (), binary, limits)
+    return InferRequest(inputs, outputs, document.get("id", ""), binary, timeout, priority, parameters)
 
 
 def json_object(data: Buffer, limits: Limits) -> JsonObject:
@@ -75,26 +69,23 @@ def json_object(data: Buffer, limits: Limits) -> JsonObject:
     except (ValueError, RecursionError) as error:
         raise MalformedRequestError("the request is not JSON", expected="a JSON object", actual=str(error)) from error
     if type(found) is not dict:
-        raise MalformedRequestError("the request is not a JSON object", actual=kind(found))
+        raise MalformedRequestError("the request is not a JSON object", actual=shown(found))
     return found
 
 
-def _inputs(document: JsonObject, body: Buffer, at: int, limits: Limits) -> tuple[dict[str, Array], int]:
+def _inputs(entries: Sequence[Any], body: Buffer, at: int, limits: Limits) -> tuple[dict[str, Array], int]:
     """Return the arrays by name, and the offset of the end of the last one's bytes."""
     found: dict[str, Array] = {}
-    for entry in _entries(document, "inputs", limits, is_required=True):
-        name = tensor_name(entry.get("name"), found, "input")
-        dtype = tensor_dtype(entry.get("datatype"), name)
-        shape = tensor_shape(entry.get("shape"), name, limits)
-        parameters = _parameters(entry, f"input {name!r}")
-        check_input(parameters, name)
+    check_count(len(entries), "inputs", limits)
+    for entry in entries:
+        name, dtype, shape, parameters = read_input(entry, found, limits)
         size = parameters.get(_BINARY_SIZE)
         if size is None:
             if "data" not in entry:
                 raise MalformedRequestError(f"input {name!r} has no data", expected=f"data, or {_BINARY_SIZE}")
             found[name] = from_json(entry["data"], dtype, shape, name)
             continue
-        if type(size) is not int or not 0 <= size <= len(body) - at or "data" in entry:
+        if size > len(body) - at or "data" in entry:
             raise MalformedRequestError(
                 f"{_BINARY_SIZE} of input {name!r} is wrong",
                 expected=f"0 to {len(body) - at}, the bytes that are left, and no data",
@@ -105,53 +96,10 @@ def _inputs(document: JsonObject, body: Buffer, at: int, limits: Limits) -> tupl
     return found, at
 
 
-def _outputs(document: JsonObject, binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
-    if document.get("outputs") is None:
-        return None
+def _outputs(entries: Sequence[Any], binary: bool, limits: Limits) -> tuple[RequestedOutput, ...] | None:
     found: dict[str, RequestedOutput] = {}
-    for entry in _entries(document, "outputs", limits, is_required=False):
-        name = tensor_name(entry.get("name"), found, "output")
-        parameters = _parameters(entry, f"output {name!r}")
-        check_output(parameters, name)
-        own = flag_of(parameters, "binary_data", f"output {name!r}") if "binary_data" in parameters else binary
-        found[name] = RequestedOutput(name, own)
-    return tuple(found.values()) or None
-
-
-# -- parts of the document --------------------------------------------------------------------------------------------
-
-
-def _entries(document: JsonObject, key: str, limits: Limits, is_required: bool) -> Iterator[JsonObject]:
-    entries = document.get(key)
-    if type(entries) is not list or (is_required and not entries and key not in document):
-        raise MalformedRequestError(f"{key!r} is not a list", expected="a list of tensors", actual=kind(entries))
-    check_count(len(entries), key, limits)
+    check_count(len(entries), "outputs", limits)
     for entry in entries:
-        if type(entry) is not dict:
-            raise MalformedRequestError(f"an element of {key!r} is not an object", actual=kind(entry))
-        yield entry
-
-
-def _parameters(entry: JsonObject, what: str) -> JsonObject:
-    found = entry.get("parameters")
-    if found is None:
-        return {}
-    if type(found) is not dict:
-        wrong = f"'parameters' of {what} is not an object"
-        raise MalformedRequestError(wrong, expected="an object", actual=kind(found))
-    return found
-
-
-def flag_of(parameters: Parameters, key: str, what: str) -> bool:
-    """Return a boolean member, false by default. Raises MalformedRequestError."""
-    found = parameters.get(key, False)
-    if type(found) is not bool:
-        raise MalformedRequestError(f"{key!r} of {what} is wrong", expected="true or false", actual=shown(found))
-    return found
-
-
-def _id(document: JsonObject) -> str:
-    found = document.get("id", "")
-    if type(found) is not str:
-        raise MalformedRequestError("the id of the request is not a text", expected="a text", actual=kind(found))
-    return found
+        name, parameters = read_output(entry, found)
+        found[name] = RequestedOutput(name, parameters.get("binary_data", binary))
+    return tuple(found.values()) or None
