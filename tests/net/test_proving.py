@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.proving import ConnectionEnd, Proving, client_secret, is_client_secret
 from aioflow.net.sealing import Seal
+from tests.net.test_framing import feed
 from tests.support.random_examples import examples
 
 SECRET = bytes(range(32))
@@ -166,18 +167,6 @@ def test_tags_are_as_documented() -> None:
     seals = first.seals()
     assert seals is not None
     assert seals[0].sealed([frame])[1] == tags[0], "the vector's connection has this key"
-
-
-def feed(decoder: Decoder, data: bytes, cuts: Iterator[int] | None = None) -> list[WireMessage]:
-    found, position = [], 0
-    while position < len(data):
-        buffer = decoder.buffer()
-        assert buffer.nbytes > 0
-        count = min(buffer.nbytes, len(data) - position, next(cuts) if cuts is not None else len(data))
-        buffer[:count] = data[position : position + count]
-        position += count
-        found += decoder.received(count)
-    return found
 
 
 SMALL = WireMessage(FrameKind.PUSH, 1, {"x": [1, "text"]}, (np.arange(5.0), np.array([b"ab", b""], dtype=object)))

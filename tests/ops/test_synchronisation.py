@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors, raw_ops
+from tests.ops.test_queues import failure
 from tests.support.waiting import time_runs_out, until_waiting
-
-
-async def failure(run: Awaitable[Any]) -> Exception:
-    try:
-        await run
-    except Exception as error:
-        return error
-    raise AssertionError("it did not fail")
 
 
 async def gone(task: asyncio.Task[Any]) -> None:

@@ -315,6 +315,10 @@ KNOWN_BETTER = {"repeat_counts"}
 
 @pytest.mark.parametrize(("name", "build", "arrays"), _params(SHAPES + JOINS + SLICES + LISTS + PADS + MAKES))
 def test_open_shapes(parity: Any, tf: Any, name: str, build: Any, arrays: Any) -> None:
+    check_open_shapes(parity, tf, build, arrays, grad=name not in NO_GRADIENT, static=name not in KNOWN_BETTER)
+
+
+def check_open_shapes(parity: Any, tf: Any, build: Any, arrays: Any, **how: Any) -> None:
     # Without static sizes, gradients must read shapes at run time.
     shapes = [[None] * np.ndim(a) for a in arrays]
     try:
@@ -324,7 +328,7 @@ def test_open_shapes(parity: Any, tf: Any, name: str, build: Any, arrays: Any) -
         with aioflow.Graph().as_default(), pytest.raises(aioflow.errors.InvalidArgumentError):
             build(aioflow, *[aioflow.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
         return
-    parity(build, *arrays, shapes=shapes, grad=name not in NO_GRADIENT, static=name not in KNOWN_BETTER)
+    parity(build, *arrays, shapes=shapes, **how)
 
 
 def _name(array: Any) -> str:

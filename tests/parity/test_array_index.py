@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow
-from aioflow.ops.apply import apply_op
+from tests.parity.test_array import Case, check_open_shapes, ints, raw, words
 
 RNG = np.random.default_rng(20261)
 
@@ -22,25 +21,6 @@ def i(*shape: int, high: int = 10) -> Any:
     return RNG.integers(0, high, shape).astype(np.int32)
 
 
-def ints(*values: Any) -> Any:
-    return np.array(values, dtype=np.int32)
-
-
-def words(*values: Any) -> Any:
-    return np.array(values, dtype=object)
-
-
-def raw(m: Any, op: str, **kwargs: Any) -> Any:
-    """Build an op that no public builder makes."""
-    if m is aioflow:
-        names = [a.name for a in aioflow.graph.opdef.OPS.get(op).inputs]
-        made = apply_op(op, *[kwargs.pop(n) for n in names], **kwargs)
-    else:
-        made = getattr(m.raw_ops, op)(**kwargs)
-    return list(made) if isinstance(made, list | tuple) else made
-
-
-Case = tuple[str, Callable[..., Any], tuple[Any, ...]]
 FLAGS = np.array([[True, False, True], [False, True, True]])
 
 GATHERS: list[Case] = [
@@ -206,20 +186,7 @@ def test_array_index(parity: Any, name: str, build: Any, arrays: Any) -> None:
     [pytest.param(n, b, a, id=n) for n, b, a in GATHERS + SCATTERS + CONDITIONS + ORDERS + DIAGONALS if a],
 )
 def test_open_shapes(parity: Any, tf: Any, name: str, build: Any, arrays: Any) -> None:
-    # Without static sizes, gradients must read shapes at run time.
-    shapes = [[None] * np.ndim(a) for a in arrays]
-    try:
-        with tf.Graph().as_default():
-            build(tf, *[tf.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
-    except ValueError:
-        with aioflow.Graph().as_default(), pytest.raises(aioflow.errors.InvalidArgumentError):
-            build(aioflow, *[aioflow.placeholder(_name(a), s) for a, s in zip(arrays, shapes, strict=True)])
-        return
-    parity(build, *arrays, shapes=shapes, grad=name not in NO_GRADIENT)
-
-
-def _name(array: Any) -> str:
-    return "string" if array.dtype == object else array.dtype.name
+    check_open_shapes(parity, tf, build, arrays, grad=name not in NO_GRADIENT)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float16", "float64", "bfloat16", "complex64"])
