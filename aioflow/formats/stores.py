@@ -38,7 +38,7 @@ from aioflow.formats.temporary_files import (
     temporary_file,
     write_atomically,
 )
-from aioflow.release import install_command
+from aioflow.loading.later import not_installed
 
 __all__ = ["Folder", "Store", "StoredFile", "Upload", "is_url", "joined", "local_path", "store_at", "store_of"]
 
@@ -444,11 +444,7 @@ def _fsspec() -> Any:
     try:
         import fsspec
     except ImportError as error:
-        raise UnimplementedError(
-            f"stores are reached by fsspec, which is not installed: {install_command('fsspec')}",
-            expected="fsspec",
-            actual=str(error),
-        ) from error
+        raise not_installed("a store with a URL", "fsspec", error) from error
     return fsspec
 
 

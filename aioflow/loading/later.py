@@ -89,10 +89,10 @@ def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None
     vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)
 
 
-def not_installed(what: str, extra: str, error: ImportError) -> UnimplementedError:
-    """Return the error for a feature that needs the package of an extra, which is not installed."""
+def not_installed(what: str, package: str, error: ImportError, extra: str = "") -> UnimplementedError:
+    """Return the error for a feature that needs a package of an extra, by default of the same name."""
     return UnimplementedError(
-        f"{what} needs the {extra} package, which is not installed: {install_command(extra)}",
-        expected=extra,
+        f"{what} needs the {package} package, which is not installed: {install_command(extra or package)}",
+        expected=package,
         actual=str(error),
     )

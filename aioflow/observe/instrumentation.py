@@ -7,8 +7,8 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from aioflow.errors import DTypeError, UnimplementedError
-from aioflow.release import install_command
+from aioflow.errors import DTypeError
+from aioflow.loading.later import not_installed
 from aioflow.runtime.spans import Spans, process_spans, set_process_spans
 
 
@@ -82,10 +82,6 @@ def _spans(tracer_provider: _TracerProvider | None) -> Spans:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "opentelemetry":
             raise
-        raise UnimplementedError(
-            f"spans need the opentelemetry-api package, which is not installed: {install_command('telemetry')}",
-            expected="opentelemetry-api",
-            actual=str(error),
-        ) from error
+        raise not_installed("instrumentation", "opentelemetry-api", error, "telemetry") from error
     spans: Spans = module.OpenTelemetrySpans(tracer_provider)
     return spans

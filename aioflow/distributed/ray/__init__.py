@@ -14,9 +14,8 @@ from aioflow.distributed.ray.host import RayHost
 from aioflow.distributed.starting.cluster import StartedCluster
 from aioflow.distributed.starting.jobs import Jobs
 from aioflow.distributed.starting.supervising import supervised, wanted
-from aioflow.errors import UnimplementedError
+from aioflow.loading.later import not_installed
 from aioflow.net.credentials import Credentials
-from aioflow.release import install_command
 
 __all__ = ["start"]
 
@@ -91,11 +90,7 @@ def _ray() -> Any:
         for part in ("exceptions", "util.placement_group", "util.scheduling_strategies"):
             import_module(f"ray.{part}")
     except ImportError as error:
-        raise UnimplementedError(
-            f"the tasks are to be actors of Ray, which is not installed: {install_command('ray')}",
-            expected="Ray",
-            actual="none",
-        ) from error
+        raise not_installed("a cluster of actors", "Ray", error, "ray") from error
     return ray
 
 

@@ -18,15 +18,15 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches, checkpoint
 from aioflow.concurrency.threads import in_thread
-from aioflow.errors import InvalidArgumentError, OpError, UnimplementedError
+from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.png import MOST_PIXELS, SIGNATURE, is_deep, read_deep_png, write_png
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.loading.later import not_installed
 from aioflow.memory.values import Array, Value
-from aioflow.release import install_command
 
 _FEW_PIXELS: Final = 1 << 12  # decoded in some tens of microseconds, less than a call in a thread takes
 _Decoder: TypeAlias = Callable[[Value], Array | Awaitable[Array]]
@@ -37,11 +37,7 @@ def _pillow() -> ModuleType:
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:
-        raise UnimplementedError(
-            f"images are decoded and encoded by Pillow, which is not installed: {install_command('image')}",
-            expected="Pillow",
-            actual="none",
-        ) from error
+        raise not_installed("decoding and encoding of images", "Pillow", error, "image") from error
 
 
 @contextmanager

@@ -19,12 +19,12 @@ from typing import Final
 import numpy as np
 
 from aioflow.concurrency.stopping import blocks, checkpoint
-from aioflow.errors import InvalidArgumentError, UnimplementedError
+from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.blockwise import is_large
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import HOST, Binding, KernelBody, binder
+from aioflow.loading.later import not_installed
 from aioflow.memory.values import Array, Namespace, NpDType
-from aioflow.release import install_command
 
 _PART: Final = 1 << 14  # elements of a block, at up to microseconds each
 
@@ -82,11 +82,7 @@ def _scipy_special() -> Namespace:
     try:
         return importlib.import_module("scipy.special")
     except ImportError as error:
-        raise UnimplementedError(
-            f"incomplete gamma and beta functions are SciPy's, which is not installed: {install_command('special')}",
-            expected="SciPy",
-            actual="none",
-        ) from error
+        raise not_installed("an incomplete gamma or beta function", "SciPy", error, "special") from error
 
 
 def _widened(body: KernelBody, xp: Namespace, dtype: NpDType, *inputs: Array) -> Array:
