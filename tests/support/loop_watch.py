@@ -1,7 +1,8 @@
 """Detection of callbacks that hold an event loop too long, by CPU time and by the clock.
 
 CPU time is that of the loop's own thread, so load on the machine does not count. Blocking without CPU use (a sleep,
-a lock, a file) shows only on the clock, which load does affect: hence its wider limit.
+a lock, a file) shows only on the clock, which load does affect: Linux tells how long the thread has been ready without
+a processor; elsewhere only the wider limit allows for that.
 The time of the garbage collector is subtracted. It interrupts arbitrary code, and takes half a second among the
 objects of ten thousand tests.
 """
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from aioflow.testing.virtual_clock import VirtualClockLoop
@@ -21,7 +23,7 @@ from aioflow.testing.virtual_clock import VirtualClockLoop
 __all__ = ["BUSY", "IDLE", "watched"]
 
 BUSY: Final = 1.0  # seconds of CPU time: on a crowded machine 0.1 s of work on fresh memory has taken 0.5
-IDLE: Final = 5.0  # seconds without CPU use: more than a thread may have to wait for its turn on a crowded machine
+IDLE: Final = 5.0  # seconds without CPU use
 # Lifetime of a reading of the thread's CPU time, in seconds: a reading takes as long as a callback.
 _FRESH: Final = 0.05
 
@@ -47,9 +49,9 @@ class _Collector(threading.local):
 
 
 class _Known(threading.local):
-    """The last reading of a thread's CPU time, and when it was taken."""
+    """The last readings of a thread's CPU time and of its waits for a processor, and when they were taken."""
 
-    at = worked = 0.0
+    at = worked = waited = 0.0
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def watched() -> Iterator[list[str]]:
     def run(handle: Any) -> None:
         began = time.perf_counter()
         if began - known.at > _FRESH:
-            known.at, known.worked = began, time.thread_time()
+            known.at, known.worked, known.waited = began, time.thread_time(), _waited()
         collected = collector.seconds
         try:
             _run(handle)
@@ -70,7 +72,8 @@ def watched() -> Iterator[list[str]]:
             # Cheap test first: only slow callbacks read the thread's CPU time again.
             if took > min(BUSY, IDLE) and not isinstance(handle._loop, VirtualClockLoop):
                 worked = time.thread_time() - known.worked
-                busy, idle = worked - (collector.seconds - collected), took - worked
+                busy = worked - (collector.seconds - collected)
+                idle = took - worked - (_waited() - known.waited)
                 if busy > BUSY or idle > IDLE:
                     found.append(f"{busy:.2f} s of the processor and {idle:.2f} s without it: {_named(handle)}")
 
@@ -82,6 +85,14 @@ def watched() -> Iterator[list[str]]:
     finally:
         setattr(asyncio.Handle, "_run", before)  # noqa: B010
         gc.callbacks.remove(collector)
+
+
+def _waited() -> float:
+    """Return the seconds that this thread has been ready to run without a processor; 0.0 where that is unknown."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text("ascii").split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 def _named(handle: Any) -> str:
