@@ -1,7 +1,7 @@
 """The public namespace `aioflow.initializers`, after `tf.initializers` of the TensorFlow 1 API."""
 
 from aioflow.loading.later import load_later as _load_later
-from aioflow.ops.lookup.collections import tables_initializer as tables_initializer
+from aioflow.ops.lookup.initializers import tables_initializer as tables_initializer
 from aioflow.ops.variables.collections import global_variables_initializer as global_variables
 from aioflow.ops.variables.collections import local_variables_initializer as local_variables
 from aioflow.ops.variables.collections import variables_initializer as variables

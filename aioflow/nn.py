@@ -17,7 +17,6 @@ from aioflow.ops.nn.activations import (
     softplus,
     softsign,
 )
-from aioflow.ops.nn.argmax_pooling import max_pool_with_argmax
 from aioflow.ops.nn.convolution import (
     atrous_conv2d,
     conv2d,
@@ -51,7 +50,7 @@ from aioflow.ops.nn.normalization import (
     sufficient_statistics,
     weighted_moments,
 )
-from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d
+from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d, max_pool_with_argmax
 from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
 from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
 

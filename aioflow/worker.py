@@ -20,7 +20,7 @@ from aioflow.concurrency.loops import loop_factory
 from aioflow.config import SessionConfig
 from aioflow.net.limit_settings import with_limits
 from aioflow.net.server import Server, server_options
-from aioflow.net.status.page import serve_status
+from aioflow.net.status_page import serve_status
 
 __all__ = ["loop_factory", "main"]
 

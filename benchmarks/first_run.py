@@ -33,9 +33,9 @@ from aioflow.config import SessionConfig
 from aioflow.runtime.bind import bind_graph
 from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.codegen import CodeVariant
+from aioflow.runtime.executable import TaskGraph
 from aioflow.runtime.folding import fold
 from aioflow.runtime.loop_raising import raise_loops
-from aioflow.runtime.task_graph import TaskGraph
 from aioflow.runtime.worker import Worker
 from aioflow.session.fetches import FetchMapper
 

@@ -117,7 +117,7 @@ async def _chain(threads: bool) -> tuple[dict[str, float], float]:
 
             if not np.array_equal(await fused(), await plain()):
                 raise RuntimeError("the chain gives other values than NumPy")
-            with patch("aioflow_numpy.compiled_blocks._WORTH", float("inf")):
+            with patch("aioflow_numpy.compiled.blocks._WORTH", float("inf")):
                 uncompiled = (await alternate({"numpy": plain, "fused": fused}, repeats=2))["fused"]
             await fused()  # this call starts the compilation
             while not BACKGROUND.wait(_ROUNDS):

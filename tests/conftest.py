@@ -24,7 +24,7 @@ import pytest
 import aioflow as af
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
-from aioflow_numpy.compiled.compiler import SETTING
+from aioflow_numpy.compiled.code import SETTING
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from tests.support.audit import seen
 from tests.support.loop_watch import BUSY, IDLE, watched

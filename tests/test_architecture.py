@@ -109,13 +109,13 @@ READS_GRAPHS: Final = (
     "aioflow.interop.",
     "aioflow.formats.graphs.",
     "aioflow.saved.",  # variables and placeholders of stored models
-    "aioflow.train.saver_def",  # the nodes of a stored saver
+    "aioflow.train.saver_nodes",  # the nodes of a stored saver
 )
 # Modules that compare them with names of kernels' ops, as patterns of rewrites. They know control flow and constants by
 # their roles.
 REWRITES: Final = (
     "aioflow.compiler.optimize.",
-    "aioflow.autodiff.loops",  # the gradient replaces nodes that depend only on a shape
+    "aioflow.autodiff.branches_and_loops",  # the gradient replaces nodes that depend only on a shape
     "aioflow.compiler.delegate",  # nodes that run in an engine of their own already
 )
 # Collections of op names that hold no facts about ops: patterns of rewrite rules, and samples.
@@ -134,7 +134,7 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.shapes._RULES",
         "aioflow.compiler.optimize.shapes._VALUES",
         "aioflow.compiler.optimize.transposes._RULES",
-        "aioflow.interop.onnx.exporting.runnable.KERNELS",
+        "aioflow.interop.onnx.exporting.types.KERNELS",
         "aioflow.formats.graphs.lowering._RULES",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",

@@ -9,7 +9,7 @@ from aioflow.autodiff.custom import no_gradient as no_gradient
 from aioflow.autodiff.gradients import AggregationMethod as AggregationMethod
 from aioflow.autodiff.gradients import UnconnectedGradients as UnconnectedGradients
 from aioflow.autodiff.gradients import gradients as gradients
-from aioflow.autodiff.hessians import hessians as hessians
+from aioflow.autodiff.gradients import hessians as hessians
 from aioflow.autodiff.recompute import recompute_grad as recompute_grad
 
 __all__ = [

@@ -14,8 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from aioflow.autodiff.branches import Branches, merge_gradients, switch_gradients
-from aioflow.autodiff.loops import loop_gradients
+from aioflow.autodiff.branches_and_loops import Branches, loop_gradients, merge_gradients, switch_gradients
 from aioflow.autodiff.paths import Level, WalkStep, find_paths, is_own
 from aioflow.errors import (
     DTypeError,

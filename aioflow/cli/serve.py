@@ -30,7 +30,7 @@ from aioflow.cli.model_inputs import input_shape
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
-from aioflow.serve.backstop import keep_within
+from aioflow.serve.memory_limits import keep_within
 from aioflow.serve.options import BATCH
 from aioflow.serve.quiet import log_changes, log_no_garbage
 from aioflow.serve.sources import parse_source

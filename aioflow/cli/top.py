@@ -15,15 +15,14 @@ from typing import Final
 
 from aioflow.cli import program, tables
 from aioflow.cli.arguments import Commands, seconds
-from aioflow.cli.cluster import parse_cluster
-from aioflow.cli.credentials import add_credentials, given_credentials
+from aioflow.cli.cluster import add_credentials, given_credentials, parse_cluster
 from aioflow.cli.devices import readable_size
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec
 from aioflow.net.remote_cluster import RemoteCluster
-from aioflow.net.status.http import printable
-from aioflow.net.status.server import ServerStatus
+from aioflow.net.status import ServerStatus
+from aioflow.net.status_page import printable
 
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds

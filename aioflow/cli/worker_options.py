@@ -10,13 +10,10 @@ from typing import Any, Final, NamedTuple, NoReturn
 import aioflow
 from aioflow.arguments import brief
 from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
-from aioflow.cli.cluster import parse_cluster
-from aioflow.cli.credentials import CREDENTIALS, add_credentials, given_credentials
+from aioflow.cli.cluster import CREDENTIALS, add_credentials, given_credentials, parse_cluster
+from aioflow.distributed.cluster_settings import AUTO, ClusterTask, GivenSettings
+from aioflow.distributed.cluster_sources import FIRST_PORT, find_task, parse_jobs, read_toml
 from aioflow.errors import DTypeError, InvalidArgumentError
-from aioflow.net.cluster_sources.slurm import FIRST_PORT, parse_jobs
-from aioflow.net.cluster_sources.sources import AUTO, ClusterTask, GivenSettings
-from aioflow.net.cluster_sources.this_task import find_task
-from aioflow.net.cluster_sources.toml_file import read_toml
 from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.limit_settings import parse_limit, with_limits

@@ -26,10 +26,9 @@ from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect, Role
 from aioflow.kernels.registry import HOST
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 from aioflow.memory.values import Array
-from aioflow.ops.delegated import DELEGATED
-from aioflow.ops.onnx_node import ONNX_NODE
+from aioflow.ops.delegated import DELEGATED, ONNX_NODE
 
 _NOT_COMPUTED: Final = (Role.FEED, Role.FETCH, Role.CONSTANT)
 

@@ -17,9 +17,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from aioflow.compiler.control_flow import LoopFrame, frames_behind, is_back_edge, may_be_dead
+from aioflow.compiler.control_flow import LoopFrame, frames_behind, in_order, is_back_edge, may_be_dead
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec, Part, Plan
-from aioflow.compiler.ordering import in_order
 from aioflow.compiler.place.colocation import is_everywhere
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND

@@ -28,7 +28,7 @@ from aioflow.compiler.schedule import schedule_receives
 from aioflow.compiler.taking import mark_takes
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.compiler.verify import verify
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 from aioflow.ops.delegated import DELEGATED
 
 

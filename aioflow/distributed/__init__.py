@@ -9,13 +9,13 @@ from aioflow.loading.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.distributed import processes as processes
     from aioflow.distributed import ray as ray
-    from aioflow.distributed.across import all_reduce_across as all_reduce_across
-    from aioflow.distributed.ring import all_reduce as all_reduce
-    from aioflow.distributed.starting.cluster import StartedCluster as StartedCluster
-    from aioflow.distributed.starting.cluster import TaskStatus as TaskStatus
-    from aioflow.distributed.starting.jobs import Job as Job
-    from aioflow.net.cluster_sources.sources import ClusterTask as ClusterTask
-    from aioflow.net.cluster_sources.this_task import cluster_task as cluster_task
+    from aioflow.distributed.cluster_settings import ClusterTask as ClusterTask
+    from aioflow.distributed.cluster_sources import cluster_task as cluster_task
+    from aioflow.distributed.ring_all_reduce import all_reduce as all_reduce
+    from aioflow.distributed.ring_all_reduce import all_reduce_across as all_reduce_across
+    from aioflow.distributed.supervising import Job as Job
+    from aioflow.distributed.supervising import StartedCluster as StartedCluster
+    from aioflow.distributed.supervising import TaskStatus as TaskStatus
     from aioflow.net.credentials import Credentials as Credentials
     from aioflow.net.tls import Tls as Tls
 
@@ -34,15 +34,15 @@ __all__ = [
 _load_later(
     __name__,
     {
-        "ClusterTask": "aioflow.net.cluster_sources.sources",
+        "ClusterTask": "aioflow.distributed.cluster_settings",
         "Credentials": "aioflow.net.credentials",
-        "Job": "aioflow.distributed.starting.jobs",
-        "StartedCluster": "aioflow.distributed.starting.cluster",
-        "TaskStatus": "aioflow.distributed.starting.cluster",
+        "Job": "aioflow.distributed.supervising",
+        "StartedCluster": "aioflow.distributed.supervising",
+        "TaskStatus": "aioflow.distributed.supervising",
         "Tls": "aioflow.net.tls",
-        "all_reduce": "aioflow.distributed.ring",
-        "all_reduce_across": "aioflow.distributed.across",
-        "cluster_task": "aioflow.net.cluster_sources.this_task",
+        "all_reduce": "aioflow.distributed.ring_all_reduce",
+        "all_reduce_across": "aioflow.distributed.ring_all_reduce",
+        "cluster_task": "aioflow.distributed.cluster_sources",
         "processes": "aioflow.distributed.processes",
         "ray": "aioflow.distributed.ray",
     },

@@ -12,11 +12,16 @@ from contextlib import asynccontextmanager, suppress
 from itertools import count, islice
 from typing import Final
 
-from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import ClusterRequest, TaskProcess
-from aioflow.distributed.starting.jobs import Jobs, tasks_of
-from aioflow.distributed.starting.restarts import Restarts
-from aioflow.distributed.starting.supervising import supervised, wanted
+from aioflow.distributed.restarts import Restarts
+from aioflow.distributed.supervising import (
+    ClusterRequest,
+    Jobs,
+    StartedCluster,
+    TaskProcess,
+    supervised,
+    tasks_of,
+    wanted,
+)
 from aioflow.errors import InvalidArgumentError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId, free_addresses
 from aioflow.net.credentials import NAMES, Credentials
@@ -94,7 +99,7 @@ class _Process:
 
 
 class _Processes:
-    """A host of tasks (`starting.host.Host`) that runs them as processes of this machine."""
+    """A host of tasks (`supervising.Host`) that runs them as processes of this machine."""
 
     def __init__(self, wanted: ClusterRequest, environment: Mapping[str, str]) -> None:
         if wanted.credentials.seals_loopback:

@@ -10,7 +10,7 @@ from typing import Final
 # Inputs and outputs of a step, each with its index, so that a part of a plan is complete in itself.
 ARG: Final = "_Arg"
 RETVAL: Final = "_Retval"
-# The same for a step that is fed and fetched while it runs; defined in `ops/partial_run.py`.
+# The same for a step that is fed and fetched while it runs; defined in `ops/transfer.py`.
 PARTIAL_FEED: Final = "_PartialFeed"
 PARTIAL_FETCH: Final = "_PartialFetch"
 # The two ends of an edge between devices.

@@ -1,4 +1,4 @@
-"""Kernels of Send and Recv, and of copies between devices.
+"""Kernels of Send and Recv, of copies between devices, and of the feeds and fetches of partial runs.
 
 The two ends of an edge meet in the step's rendezvous, which they reach through `step`.
 
@@ -8,7 +8,8 @@ there a key has a tag and a value may be dead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, final
 
@@ -16,8 +17,9 @@ import numpy as np
 
 from aioflow.graph.boundary import RECV, SEND
 from aioflow.graph.device_spec import task_of
-from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, KernelBody, KernelDef
+from aioflow.kernels.registry import HOST, KERNELS, ArrayBackend, Binding, KernelBody, KernelDef, binder, kernel
 from aioflow.memory.values import Array, Value
+from aioflow.sync.partial_run import EXCHANGE
 
 _TOP_LEVEL: Final = ""  # the tag outside of all frames
 
@@ -95,3 +97,34 @@ KERNELS.offer("_Share", partial(KernelDef, "_Share", _share))
 KERNELS.offer("_Lend", partial(KernelDef, "_Lend", _lend))
 KERNELS.offer("_ToDevice", partial(KernelDef, "_ToDevice", _to_device, is_async=True, fresh=True))
 KERNELS.offer("_ToHost", partial(KernelDef, "_ToHost", _to_host, is_async=True, fresh=True))
+
+
+# ── partial runs: a feed waits for its value, a fetch delivers its value as soon as it is computed ────────────────────
+
+
+class _Feed:
+    """An awaitable for a value that has not been fed yet."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Value]) -> None:
+        self._future = future
+
+    def __await__(self) -> Generator[object, None, Value]:
+        return self._future.__await__()
+
+    @staticmethod
+    def describe() -> str:
+        """Return a description of the wait, like `Waiting.describe`."""
+        return "a value that has not been fed yet"
+
+
+@binder("_PartialFeed", is_async=True, fresh=True)
+def partial_feed(binding: Binding) -> Callable[[], _Feed]:
+    index: int = binding.attrs["index"]
+    return lambda: _Feed(EXCHANGE.get().feeds[index])
+
+
+@kernel("_PartialFetch", retains=True, opaque=True)
+async def partial_fetch(value: Value, *, index: int) -> None:
+    EXCHANGE.get().fetches[index].set_result(value)

@@ -1,4 +1,4 @@
-"""Postponement of full garbage collections while many long-lived objects are created.
+"""Postponement of full garbage collections while many long-lived objects are created, and gradual release of objects.
 
 Compiling a step creates about twenty objects per node. They live as long as the step is known, and are not cyclic
 garbage. But they count: when the survivors exceed a quarter of the existing objects, Python runs a full collection,
@@ -24,7 +24,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from operator import call
-from typing import Final
+from typing import Any, Final
 
 from aioflow.concurrency.forking import Locked
 
@@ -138,3 +138,17 @@ def full_collections_postponed() -> Iterator[None]:
         yield
     finally:
         _POSTPONING.end()
+
+
+# ── gradual release of thousands of objects, so that other threads run meanwhile ──────────────────────────────────────
+#
+# Dropping the last reference to a container frees all objects that only it holds at once. For the nodes of a graph of
+# 20,000 this takes 10 ms, in which no other thread gets the interpreter's lock and an event loop is blocked.
+
+
+def let_go(*held: list[Any] | dict[Any, Any]) -> None:
+    """Empty lists and dictionaries item by item. Nothing else may use them."""
+    for items in held:
+        pop = items.popitem if isinstance(items, dict) else items.pop
+        while items:
+            pop()

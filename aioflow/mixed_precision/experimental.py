@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 from aioflow.loading.later import load_later as _load_later
 
 if _TYPE_CHECKING:
-    from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale
-    from aioflow.train.loss_scale import FixedLossScale as FixedLossScale
-    from aioflow.train.loss_scale import LossScale as LossScale
+    from aioflow.train.mixed_precision import DynamicLossScale as DynamicLossScale
+    from aioflow.train.mixed_precision import FixedLossScale as FixedLossScale
+    from aioflow.train.mixed_precision import LossScale as LossScale
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale"]
 
-_load_later(__name__, dict.fromkeys(__all__, "aioflow.train.loss_scale"))
+_load_later(__name__, dict.fromkeys(__all__, "aioflow.train.mixed_precision"))

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from aioflow.errors import DataLossError, UnimplementedError
 from aioflow.memory.values import Array, Buffer
 from aioflow.net.arriving import Arriving
-from aioflow.net.frame_header import Document, check_counts, decode_header
 from aioflow.net.framing import (
     ALIGNMENT,
     CHUNK_BYTES,
@@ -18,12 +17,15 @@ from aioflow.net.framing import (
     MORE,
     PREFIX,
     VERSION,
+    Document,
     FrameKind,
     WireMessage,
     aligned,
+    check_counts,
+    decode_header,
 )
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.sealing import TAG_BYTES, Seal
+from aioflow.net.proving import TAG_BYTES, Seal
 from aioflow.net.tensor_format import Destination, Strings, TensorHeader
 
 _STAGING_BYTES: Final = 64 << 10

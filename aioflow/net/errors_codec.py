@@ -13,7 +13,7 @@ from typing import Final
 from aioflow import errors
 from aioflow.arguments import brief
 from aioflow.errors import CancelledError, DataLossError, DeadlineExceededError, OpError, SourceLine, UnknownError
-from aioflow.net.frame_header import Document
+from aioflow.net.framing import Document
 from aioflow.net.limits import DEFAULT_LIMITS
 
 _CLASSES: Final[Mapping[str, type[OpError]]] = {

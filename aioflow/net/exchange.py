@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from aioflow.errors import OpError
 from aioflow.net.comm import Comm
-from aioflow.net.frame_header import Document, Packed
-from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, WireMessage
+from aioflow.net.framing import ALIGNMENT, CHUNK_BYTES, Document, Packed, WireMessage
 
 
 class ServiceRequest(NamedTuple):

@@ -22,8 +22,7 @@ from aioflow.memory.values import Array, Value
 from aioflow.net.accepting import Connections
 from aioflow.net.comm import ClosedByBlock, CommOptions, Handler, Idle, gone, needed, nothing_to_tell
 from aioflow.net.errors_codec import decode_error, encode_error
-from aioflow.net.frame_header import decode_header
-from aioflow.net.framing import EncodedMessage, WireMessage, encode
+from aioflow.net.framing import EncodedMessage, WireMessage, decode_header, encode
 from aioflow.net.inbox import Inbox
 
 _LISTENERS: Final[dict[str, InprocListener]] = {}

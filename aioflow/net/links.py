@@ -17,11 +17,10 @@ from aioflow.net.channel import Channel, Reply, ServiceRequest, Taker
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.errors_codec import decode_error
 from aioflow.net.messages import ABORT, DELIVER, WANTED, Abort, Hello, Wanted, WhetherWanted, parse
-from aioflow.net.own_process import loop_lag
 from aioflow.net.remote_worker import RemoteWorker
 from aioflow.net.resource_directory import Resource
 from aioflow.net.server import Server, find_server, own_server, start_own
-from aioflow.net.status.server import ServerStatus
+from aioflow.net.status import ServerStatus, loop_lag
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect

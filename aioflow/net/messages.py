@@ -35,7 +35,7 @@ from aioflow.arguments import brief
 from aioflow.config import SessionConfig
 from aioflow.errors import DataLossError, InvalidArgumentError
 from aioflow.memory.values import Array, Value
-from aioflow.net.frame_header import Document
+from aioflow.net.framing import Document
 from aioflow.runtime.stats import NodeStats, StepStats
 
 HELLO: Final = "hello"

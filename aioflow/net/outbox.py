@@ -23,8 +23,7 @@ from typing import Final, Self, TypeAlias
 from aioflow.errors import AbortedError, OpError, ResourceExhaustedError, UnavailableError, UnknownError
 from aioflow.memory.values import Value
 from aioflow.net.channel import Channel, packed
-from aioflow.net.frame_header import Packed
-from aioflow.net.framing import CHUNK_BYTES
+from aioflow.net.framing import CHUNK_BYTES, Packed
 from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.messages import CLOCK, DELIVER, Deliver, to_wire_value
 from aioflow.runtime.frames import DEAD

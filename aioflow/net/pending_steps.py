@@ -14,7 +14,7 @@ from aioflow.net.channel import Channel, Reply
 from aioflow.net.comm import gone
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.exchange import REMEMBERED
-from aioflow.net.frame_header import Packed
+from aioflow.net.framing import Packed
 from aioflow.net.messages import ABORT, REPORT, Aborted, Parsed, Ran, parse, to_wire_value
 from aioflow.net.resource_directory import unpack_texts
 from aioflow.runtime.step import Step

@@ -39,7 +39,7 @@ from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.graphdef import FunctionRef
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.memory.values import Array
-from aioflow.net.frame_header import Document
+from aioflow.net.framing import Document
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.tensor_format import Destination, parse_spec, to_wire
 from aioflow.ops.function.python_functions import is_proof, proof

@@ -38,7 +38,7 @@ from aioflow.net.outbox import Parcel
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
 from aioflow.net.resource_directory import Resource, coordinator_of
 from aioflow.net.server import client_options, is_of_this_process, own_server, target_address
-from aioflow.net.status.server import ServerStatus
+from aioflow.net.status import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
 from aioflow.runtime.worker import Worker, WorkerState

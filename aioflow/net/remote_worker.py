@@ -20,7 +20,7 @@ from aioflow.errors import (
 )
 from aioflow.memory.values import Value
 from aioflow.net.channel import Channel, Reply, packed
-from aioflow.net.frame_header import Document, Packed
+from aioflow.net.framing import Document, Packed
 from aioflow.net.messages import (
     CLOCK,
     DEREGISTER,
@@ -48,8 +48,7 @@ from aioflow.net.messages import (
 from aioflow.net.pending_steps import PendingCall, PendingSteps, RegisteredPart, owned
 from aioflow.net.plan_codec import encode_part
 from aioflow.net.resource_directory import Resource, pack_texts, unpack_texts
-from aioflow.net.status.document import unpack_status
-from aioflow.net.status.server import Activity, ServerStatus
+from aioflow.net.status import Activity, ServerStatus, unpack_status
 from aioflow.runtime.spans import Spans
 from aioflow.runtime.stats import FiniteProbe, TraceProbe
 from aioflow.runtime.step import Step

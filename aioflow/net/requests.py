@@ -1,21 +1,100 @@
-"""The requests of a peer: a service answers each of them, at once or in a task."""
+"""The requests of a peer: a service answers each of them, at once or in a task. Their number and size are limited."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from aioflow.arguments import brief
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError, UnavailableError, UnimplementedError
+from aioflow.memory.values import Array
 from aioflow.net.comm import bare
 from aioflow.net.errors_codec import encode_error
 from aioflow.net.exchange import REMEMBERED, UNANSWERED, Reply, Sending, Service, ServiceRequest, Taker, payload_bytes
 from aioflow.net.framing import INLINE_BYTES, FrameKind, WireMessage
-from aioflow.net.open_requests import OpenRequests
+from aioflow.net.limits import Limits, Quota
 from aioflow.net.tensor_format import bytes_of
+
+# ── limits on unanswered requests: number and bytes per connection, and bytes over all clients of a worker ────────────
+
+
+# Only the bytes of all clients together are limited, not the number of requests.
+_ANY: Final = 1 << 62
+
+
+def all_open_requests(limits: Limits) -> Quota:
+    """Return the quota for the open requests of all clients of a worker."""
+    return Quota("bytes of the open requests of all clients", _ANY, limits.all_open_bytes)
+
+
+class OpenRequests:
+    """The open requests of one connection.
+
+    `limits` are those of the connection. `everybody` is the quota over all connections, if there is one.
+    """
+
+    __slots__ = ("_ending", "_everybody", "_most", "_own")
+
+    def __init__(self, limits: Limits, everybody: Quota | None = None) -> None:
+        self._own = Quota("too many open requests", limits.open_requests, limits.open_bytes)
+        self._everybody = everybody
+        self._most = limits.open_requests
+        self._ending = 0  # requests abandoned by their caller that have not stopped yet
+
+    def take(self, tensors: Sequence[Array]) -> int:
+        """Count a request with these tensors, and return the size to pass to `give`.
+
+        Raises:
+            ResourceExhaustedError: a limit is exceeded. The request must then be rejected unread.
+        """
+        size = sum(tensor.nbytes for tensor in tensors) if tensors else 0
+        try:
+            self._own.take(1, size)
+            if self._everybody is not None:
+                try:
+                    self._everybody.take(1, size)
+                except ResourceExhaustedError:
+                    # A request counts in both quotas or in none.
+                    self._own.give(1, size)
+                    raise
+        except ResourceExhaustedError as error:
+            error.may_have_been_applied = False
+            raise
+        return size
+
+    def give_up(self) -> bool:
+        """Stop counting a request whose caller has given up, as far as possible.
+
+        The caller may send another request before the abandoned one has stopped.
+
+        Returns:
+            True if the request no longer counts. At most as many abandoned requests as may be open are uncounted in
+            this way. Their bytes count until they have stopped.
+        """
+        if self._ending >= self._most:
+            return False
+        self._ending += 1
+        self._own.give(1, 0)
+        return True
+
+    def give(self, size: int, given_up: bool = False) -> None:
+        """Uncount a request that was answered or has stopped.
+
+        Args:
+            size: The size that `take` returned.
+            given_up: The result of `give_up` for this request.
+        """
+        self._ending -= given_up
+        self._own.give(0 if given_up else 1, size)
+        if self._everybody is not None:
+            self._everybody.give(1, size)
+
+
+# ── the requests of one peer ──────────────────────────────────────────────────────────────────────────────────────────
+
 
 _LONGEST: Final = 86_400.0 * 365  # seconds; not every event loop supports longer timers
 

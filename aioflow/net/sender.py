@@ -15,7 +15,7 @@ from typing import Final
 from aioflow.memory.values import Buffer
 from aioflow.net.framing import CHUNK_BYTES, EncodedMessage, WireMessage, encode
 from aioflow.net.limits import Limits
-from aioflow.net.sealing import SEALED_CHUNK_BYTES, Seal
+from aioflow.net.proving import SEALED_CHUNK_BYTES, Seal
 from aioflow.net.shared_memory.sharing import Sharing
 
 # Bytes; some transports join buffers, which up to about this size is cheaper than another call.

@@ -42,7 +42,7 @@ from aioflow.net.messages import Hello, settings_document
 from aioflow.net.outbox import Outbox
 from aioflow.net.resource_directory import Holdings, ResourceDirectory
 from aioflow.net.serving import Serving
-from aioflow.net.status.server import Activity, ServerStatus
+from aioflow.net.status import Activity, ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen

@@ -13,8 +13,7 @@ from typing import Final
 
 from aioflow.errors import UnavailableError
 from aioflow.net.outbox import Outbox
-from aioflow.net.own_process import peak_memory
-from aioflow.net.status.server import Activity, RunningStep
+from aioflow.net.status import Activity, RunningStep, peak_memory
 from aioflow.net.task_worker import TaskWorker
 from aioflow.net.worker_service import WorkerService
 from aioflow.runtime.step import Step

@@ -30,10 +30,10 @@ from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.memory.values import Array, Value
 from aioflow.net.channel import Channel, Reply, Service, ServiceRequest, Taker
 from aioflow.net.comm import Comm, Idle
-from aioflow.net.directory_rows import pack_rows, read_homes, read_rows
 from aioflow.net.errors_codec import decode_error, encode_error
 from aioflow.net.exchange import UNANSWERED
-from aioflow.net.frame_header import Packed
+from aioflow.net.framing import Packed
+from aioflow.net.limits import Quota
 from aioflow.net.messages import (
     ABORT,
     CLAIM,
@@ -73,14 +73,11 @@ from aioflow.net.messages import (
     parse,
     to_wire_value,
 )
-from aioflow.net.open_requests import OpenRequests, all_open_requests
 from aioflow.net.outbox import Outbox
-from aioflow.net.own_process import loop_lag
 from aioflow.net.plan_codec import decode_part
-from aioflow.net.quota import Quota
-from aioflow.net.resource_directory import ResourceDirectory, pack_texts
-from aioflow.net.status.document import pack_status
-from aioflow.net.status.server import ServerStatus
+from aioflow.net.requests import OpenRequests, all_open_requests
+from aioflow.net.resource_directory import ResourceDirectory, pack_rows, pack_texts, read_homes, read_rows
+from aioflow.net.status import ServerStatus, loop_lag, pack_status
 from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker
 from aioflow.runtime.handing_over import Unfinished

@@ -1,4 +1,4 @@
-"""A queue of events for event files: any thread adds events without waiting, and a background thread writes them.
+"""A queue of events for event files: any thread adds events without waiting, a background thread writes them; readers.
 
 The thread takes all waiting events and appends them at once. It starts with the first event and ends when no event
 arrives for a while, so a log that is never closed holds no thread. A flush writes the waiting events itself, in the
@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
@@ -23,8 +24,8 @@ from aioflow.concurrency.forking import renew_in_child
 from aioflow.errors import FailedPreconditionError, ResourceExhaustedError
 from aioflow.formats.event_files import EventFile, new_event_file
 from aioflow.formats.stores import is_url
-from aioflow.formats.tfrecord import framed
-from aioflow.protos import message
+from aioflow.formats.tfrecord import framed, tf_record_iterator
+from aioflow.protos import Message, message, parse
 
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _IDLE: Final = 5.0  # seconds that the thread waits for another event before it ends
@@ -248,3 +249,17 @@ def _write_the_rest() -> None:
                 log.flush()
         except Exception as error:
             _LOGGER.warning("events were not written at the end of the program: %s", error)
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def summary_iterator(path: str | os.PathLike[str]) -> Iterator[Message]:
+    """Yield the `Event` messages of a file, in order. Reading blocks: beside an event loop, iterate in a thread.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError: a record is truncated or altered, or is not an event.
+    """
+    for record in tf_record_iterator(path):
+        yield parse("Event", record)

@@ -6,12 +6,14 @@ import os
 import time
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, Final, SupportsInt
+from typing import Any, ClassVar, Final, SupportsInt
 
 from aioflow.arguments import brief, check_number, check_text, check_whole
+from aioflow.concurrency.forking import Locked
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DataLossError, DTypeError, InvalidArgumentError, OpError, UnimplementedError
 from aioflow.formats.graphs.lowering import importable
+from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 from aioflow.observe.event_log import EventLog
@@ -293,3 +295,38 @@ def _number(step: Any) -> int:
     if not -(2**63) <= number < 2**63:
         raise InvalidArgumentError("not a step", expected="a whole number of 64 bits", actual=brief(step))
     return number
+
+
+# ── a cache of writers by folder, which all hooks of a program share ──────────────────────────────────────────────────
+
+
+class FileWriterCache:
+    """The writers of a program, by folder."""
+
+    _writers: ClassVar[dict[str, FileWriter]] = {}
+    _guard: ClassVar[Locked] = Locked()
+
+    @classmethod
+    def get(cls, logdir: str | os.PathLike[str]) -> FileWriter:
+        """Return the writer of a folder. If it has none, create one with the default graph."""
+        folder = os.fspath(logdir)
+        with cls._guard.lock:
+            if folder not in cls._writers:
+                cls._writers[folder] = FileWriter(folder, default_graph())
+            return cls._writers[folder]
+
+    @classmethod
+    async def clear(cls) -> None:
+        """Close all writers and remove them. Raises the first error after all have been tried."""
+        # Closed outside of the lock: closing waits for the disk.
+        with cls._guard.lock:
+            writers = list(cls._writers.values())
+            cls._writers.clear()
+        errors = []
+        for writer in writers:
+            try:
+                await writer.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -24,7 +24,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.array.shape import *
     from aioflow.ops.array.slices import *
     from aioflow.ops.array.tensor_array import *
-    from aioflow.ops.batching.functions import *
+    from aioflow.ops.batching import *
     from aioflow.ops.control.branches_and_loops import *
     from aioflow.ops.control.critical_section import *
     from aioflow.ops.control.functional import *
@@ -43,7 +43,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.linalg.norms import *
     from aioflow.ops.linalg.products import *
     from aioflow.ops.linalg.tensordot import *
-    from aioflow.ops.lookup.collections import *
+    from aioflow.ops.lookup.initializers import *
     from aioflow.ops.math.arithmetic import *
     from aioflow.ops.math.broadcasting import *
     from aioflow.ops.math.clip import *
@@ -51,7 +51,6 @@ if _TYPE_CHECKING:
     from aioflow.ops.math.complex import *
     from aioflow.ops.math.division import *
     from aioflow.ops.math.fourier import *
-    from aioflow.ops.math.numerics import *
     from aioflow.ops.math.random import *
     from aioflow.ops.math.reduction import *
     from aioflow.ops.math.segment import *
@@ -84,17 +83,17 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
     {
         "aioflow.ops.array.diagonals": "diag diag_part matrix_band_part matrix_diag matrix_diag_part matrix_set_diag",
         "aioflow.ops.array.indexing": (
-            "batch_gather gather gather_nd scatter_nd tensor_scatter_add tensor_scatter_nd_add "
-            "tensor_scatter_nd_max tensor_scatter_nd_min tensor_scatter_nd_sub tensor_scatter_nd_update "
-            "tensor_scatter_sub tensor_scatter_update"
+            "batch_gather gather gather_nd scatter_nd tensor_scatter_add tensor_scatter_nd_add tensor_scatter_nd_max "
+            "tensor_scatter_nd_min tensor_scatter_nd_sub tensor_scatter_nd_update tensor_scatter_sub "
+            "tensor_scatter_update"
         ),
         "aioflow.ops.array.joining": "concat parallel_stack repeat split stack tile unstack",
         "aioflow.ops.array.making": (
             "fill lin_space linspace meshgrid one_hot ones ones_like range sequence_mask timestamp zeros zeros_like"
         ),
         "aioflow.ops.array.order": (
-            "dynamic_partition dynamic_stitch invert_permutation reverse reverse_sequence reverse_v2 roll "
-            "searchsorted setdiff1d unique unique_with_counts unravel_index"
+            "dynamic_partition dynamic_stitch invert_permutation reverse reverse_sequence reverse_v2 roll searchsorted "
+            "setdiff1d unique unique_with_counts unravel_index"
         ),
         "aioflow.ops.array.padding": (
             "batch_to_space batch_to_space_nd depth_to_space pad required_space_to_batch_paddings space_to_batch "
@@ -102,12 +101,12 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         ),
         "aioflow.ops.array.selection": "boolean_mask where where_v2",
         "aioflow.ops.array.shape": (
-            "bitcast broadcast_to ensure_shape expand_dims matrix_transpose rank reshape shape shape_n size "
-            "squeeze transpose"
+            "bitcast broadcast_to ensure_shape expand_dims matrix_transpose rank reshape shape shape_n size squeeze "
+            "transpose"
         ),
         "aioflow.ops.array.slices": "newaxis slice strided_slice",
         "aioflow.ops.array.tensor_array": "TensorArray",
-        "aioflow.ops.batching.functions": "nondifferentiable_batch_function",
+        "aioflow.ops.batching": "nondifferentiable_batch_function",
         "aioflow.ops.control.branches_and_loops": "case cond switch_case while_loop",
         "aioflow.ops.control.critical_section": "CriticalSection",
         "aioflow.ops.control.functional": "foldl foldr map_fn scan",
@@ -135,35 +134,33 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.linalg.norms": "eye norm trace",
         "aioflow.ops.linalg.products": "cross einsum matmul",
         "aioflow.ops.linalg.tensordot": "tensordot",
-        "aioflow.ops.lookup.collections": "initialize_all_tables tables_initializer",
+        "aioflow.ops.lookup.initializers": "initialize_all_tables tables_initializer",
         "aioflow.ops.math.arithmetic": "add atan2 maximum minimum multiply pow squared_difference subtract",
         "aioflow.ops.math.broadcasting": "broadcast_dynamic_shape broadcast_static_shape",
         "aioflow.ops.math.clip": "clip_by_average_norm clip_by_global_norm clip_by_norm global_norm",
         "aioflow.ops.math.comparison": (
-            "equal greater greater_equal is_finite is_inf is_nan less less_equal logical_and logical_not "
-            "logical_or logical_xor not_equal"
+            "check_numerics equal greater greater_equal is_finite is_inf is_nan less less_equal logical_and "
+            "logical_not logical_or logical_xor not_equal verify_tensor_all_finite"
         ),
         "aioflow.ops.math.complex": (
-            "abs angle cast complex conj imag real saturate_cast to_bfloat16 to_complex64 to_complex128 to_double "
+            "abs angle cast complex conj imag real saturate_cast to_bfloat16 to_complex128 to_complex64 to_double "
             "to_float to_int32 to_int64"
         ),
         "aioflow.ops.math.division": (
             "div div_no_nan divide floor_div floordiv floormod mod realdiv truediv truncatediv truncatemod"
         ),
         "aioflow.ops.math.fourier": "fft fft2d fft3d ifft ifft2d ifft3d",
-        "aioflow.ops.math.numerics": "check_numerics verify_tensor_all_finite",
         "aioflow.ops.math.random": (
             "multinomial random_crop random_gamma random_normal random_poisson random_shuffle random_uniform "
             "set_random_seed truncated_normal"
         ),
         "aioflow.ops.math.reduction": (
-            "count_nonzero cumprod cumsum reduce_all reduce_any reduce_logsumexp reduce_max reduce_mean "
-            "reduce_min reduce_prod reduce_sum"
+            "count_nonzero cumprod cumsum reduce_all reduce_any reduce_logsumexp reduce_max reduce_mean reduce_min "
+            "reduce_prod reduce_sum"
         ),
         "aioflow.ops.math.segment": (
-            "segment_max segment_mean segment_min segment_prod segment_sum unsorted_segment_max "
-            "unsorted_segment_mean unsorted_segment_min unsorted_segment_prod unsorted_segment_sqrt_n "
-            "unsorted_segment_sum"
+            "segment_max segment_mean segment_min segment_prod segment_sum unsorted_segment_max unsorted_segment_mean "
+            "unsorted_segment_min unsorted_segment_prod unsorted_segment_sqrt_n unsorted_segment_sum"
         ),
         "aioflow.ops.math.sorting": (
             "arg_max arg_min argmax argmin argsort bincount confusion_matrix histogram_fixed_width "
@@ -172,8 +169,8 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.math.special": "betainc digamma erf erfc igamma igammac lbeta lgamma polygamma zeta",
         "aioflow.ops.math.sums": "accumulate_n add_n clip_by_value scalar_mul",
         "aioflow.ops.math.unary": (
-            "acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor log log1p log_sigmoid negative "
-            "reciprocal rint round rsqrt sigmoid sign sin sinh sqrt square tan tanh"
+            "acos acosh asin asinh atan atanh ceil cos cosh exp expm1 floor log log1p log_sigmoid negative reciprocal "
+            "rint round rsqrt sigmoid sign sin sinh sqrt square tan tanh"
         ),
         "aioflow.ops.queues.accumulators": (
             "ConditionalAccumulator ConditionalAccumulatorBase SparseConditionalAccumulator"
@@ -182,8 +179,8 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.queues.queues": "FIFOQueue PaddingFIFOQueue PriorityQueue QueueBase RandomShuffleQueue",
         "aioflow.ops.queues.staging": "StagingArea",
         "aioflow.ops.scoping": (
-            "add_to_collection add_to_collections colocate_with container control_dependencies device "
-            "get_collection get_collection_ref init_scope name_scope op_scope"
+            "add_to_collection add_to_collections colocate_with container control_dependencies device get_collection "
+            "get_collection_ref init_scope name_scope op_scope"
         ),
         "aioflow.ops.sparse.dense": "sparse_merge sparse_tensor_to_dense sparse_to_dense sparse_to_indicator",
         "aioflow.ops.sparse.forms": (
@@ -191,15 +188,15 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
             "sparse_slice sparse_split sparse_transpose"
         ),
         "aioflow.ops.sparse.math": (
-            "sparse_add sparse_maximum sparse_minimum sparse_reduce_max sparse_reduce_max_sparse "
-            "sparse_reduce_sum sparse_reduce_sum_sparse sparse_softmax sparse_tensor_dense_matmul"
+            "sparse_add sparse_maximum sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum "
+            "sparse_reduce_sum_sparse sparse_softmax sparse_tensor_dense_matmul"
         ),
         "aioflow.ops.sparse.tensor": (
             "SparseTensor SparseTensorValue convert_to_tensor_or_sparse_tensor sparse_placeholder"
         ),
         "aioflow.ops.text.forms": (
-            "decode_base64 encode_base64 reduce_join regex_replace string_split string_strip "
-            "string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong"
+            "decode_base64 encode_base64 reduce_join regex_replace string_split string_strip string_to_hash_bucket "
+            "string_to_hash_bucket_fast string_to_hash_bucket_strong"
         ),
         "aioflow.ops.text.strings": "as_string string_join string_to_number substr",
         "aioflow.ops.variables.collections": (
@@ -211,9 +208,8 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.variables.getting": "create_partitioned_variables get_local_variable get_variable",
         "aioflow.ops.variables.initializers": (
             "constant_initializer glorot_normal_initializer glorot_uniform_initializer ones_initializer "
-            "orthogonal_initializer random_normal_initializer random_uniform_initializer "
-            "truncated_normal_initializer uniform_unit_scaling_initializer variance_scaling_initializer "
-            "zeros_initializer"
+            "orthogonal_initializer random_normal_initializer random_uniform_initializer truncated_normal_initializer "
+            "uniform_unit_scaling_initializer variance_scaling_initializer zeros_initializer"
         ),
         "aioflow.ops.variables.partitioned": "PartitionedVariable",
         "aioflow.ops.variables.partitioners": (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.boundary import ARG, RECV, RETVAL, SEND
+from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
 from aioflow.graph.dtypes import DType, bfloat16, float16
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import define_op
@@ -97,3 +97,25 @@ def compressed(tensor: TensorLike, kind: str = "truncate", name: str | None = No
         InvalidArgumentError: the kind is unknown.
     """
     return make("Identity", convert_to_tensor(tensor), _compression=check_compression(kind), name=name)
+
+
+# ── feeds and fetches of a partial run, which arrive and leave while the step runs ────────────────────────────────────
+
+
+define_op(
+    PARTIAL_FEED,
+    "",
+    "value: dtype",
+    ["dtype: type", "shape: shape", "index: int"],
+    shape=lambda ctx: ctx.attrs["shape"],
+    made_by="worker",
+    traits=state_change(stays_home="belongs to a partial run of this process"),
+)
+define_op(
+    PARTIAL_FETCH,
+    "value: T",
+    "",
+    ["T: type", "index: int"],
+    made_by="worker",
+    traits=state_change(stays_home="belongs to a partial run of this process"),
+)

@@ -24,17 +24,17 @@ def pool() -> Any:
 def _made() -> Any:
     from google.protobuf import any_pb2, descriptor_pool, wrappers_pb2
 
-    from aioflow.protos import events, graphs, models
+    from aioflow.protos import tables
     from aioflow.protos.declaring import declare
 
     made = descriptor_pool.DescriptorPool()
     # A file comes after those that it imports.
     made.AddSerializedFile(any_pb2.DESCRIPTOR.serialized_pb)
     made.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
-    errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", models.ERRORS, ())
+    errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", tables.ERRORS, ())
     made.AddSerializedFile(errors.SerializeToString())
     needed = (errors.name, any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name)
-    table = graphs.MESSAGES + models.MESSAGES + events.MESSAGES
+    table = tables.GRAPHS + tables.MODELS + tables.EVENTS
     made.AddSerializedFile(declare("aioflow/tensorflow.proto", _PACKAGE, table, needed).SerializeToString())
     return made
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aioflow.compiler.control_flow import Guard
-from aioflow.compiler.growth import grows
 from aioflow.compiler.ir import ClientGraph, Edge, Node
 from aioflow.concurrency.stopping import batches
 from aioflow.errors import (
@@ -29,7 +28,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.copying import copied
 from aioflow.memory.frozen import is_frozen
 from aioflow.memory.values import Array, Value
-from aioflow.runtime.growing import claiming
+from aioflow.runtime.growing import claiming, grows
 
 
 class HostConverter:

@@ -35,11 +35,10 @@ from aioflow.kernels.convert import as_bool, as_int
 from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, RaisedLoop, own, to_keep
-from aioflow.runtime.branches import common_depth
+from aioflow.runtime.branches import STEERING, common_depth
 from aioflow.runtime.executor import NODES_OF_LINES
 from aioflow.runtime.frames import DEAD
 from aioflow.runtime.functions import MANY_ITEMS, Cuts
-from aioflow.runtime.guards import STEERING
 from aioflow.runtime.leaving import room_to_send, sent_away
 from aioflow.runtime.liveness import Lifetimes, NodeLife
 from aioflow.runtime.shortcuts import Shortcut

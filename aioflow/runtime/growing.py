@@ -1,6 +1,6 @@
 """Reservation of memory for elementwise nodes whose result may be larger than their inputs.
 
-Static shapes determine which nodes these are (`compiler/growth.py`), so all others, especially scalars, have no cost.
+Static shapes determine which nodes these are, so all others, especially scalars, have no cost.
 """
 
 from __future__ import annotations
@@ -9,11 +9,52 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from aioflow.compiler.ir import Node
+from aioflow.compiler.ir import ClientGraph, Node
 from aioflow.concurrency.stopping import reserve
 from aioflow.graph.opdef import OPS
+from aioflow.graph.shapes import Dims
 from aioflow.kernels.registry import KernelBody, KernelDef
 from aioflow.memory.values import Array, Value
+from aioflow.ops.math.broadcasting import broadcast
+
+# ── static-shape tests ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def grows(node: Node, kernel: KernelDef, graph: ClientGraph) -> bool:
+    """Return whether broadcasting may make the result larger than each input."""
+    if len(node.inputs) < 2 or len(node.outputs) != 1:
+        return False
+    if kernel.host or not (kernel.takes_out or OPS.get(node.op).shape_fn is broadcast):
+        return False
+    specs = [graph.spec(edge) for edge in dict.fromkeys(node.inputs)]
+    return not any(spec.dtype.np_dtype.hasobject for spec in specs) and may_grow([spec.dims for spec in specs])
+
+
+def may_grow(shapes: Sequence[Dims]) -> bool:
+    """Return whether values of these shapes may broadcast to more elements than each of them has.
+
+    They do if each is stretched, and not all along the same dimension.
+    """
+    several = [dims for dims in shapes if dims != ()]
+    known = [dims for dims in several if dims is not None]
+    # A value of unknown rank may stretch any other one that is not a scalar.
+    if len(several) < 2 or len(known) < len(several):
+        return len(several) > 1
+    rank = max(map(len, known))
+    padded = [(1,) * (rank - len(dims)) + dims for dims in known]
+    stretched = [_stretched(number, padded) for number in range(len(padded))]
+    return all(stretched) and len(frozenset[int]().union(*stretched)) > 1
+
+
+def _stretched(number: int, shapes: Sequence[tuple[int | None, ...]]) -> frozenset[int]:
+    """Return the dimensions along which one of the shapes may be stretched to fit the others."""
+    others = [shape for i, shape in enumerate(shapes) if i != number]
+    sizes = enumerate(shapes[number])
+    return frozenset(axis for axis, n in sizes if n in (1, None) and any(other[axis] != 1 for other in others))
+
+
+# ── reservations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 # The operators of kernel expressions; on scalars they are several times faster than ufuncs.
 _OPERATORS: Final[Mapping[str, KernelBody]] = {

@@ -18,7 +18,7 @@ from typing import Final
 from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.graph.boundary import ARG, RECV
 from aioflow.graph.shapes import num_elements
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 from aioflow.runtime.bind import BoundNode, Choice, RaisedLoop
 from aioflow.runtime.tasks import Task
 

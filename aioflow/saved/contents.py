@@ -20,11 +20,10 @@ from aioflow.concurrency.forking import generation, not_forked
 from aioflow.errors import AbortedError, DataLossError, OpError
 from aioflow.graph.graphdef import GraphDef
 from aioflow.memory.values import Array
-from aioflow.saved.constants import with_constants
 from aioflow.saved.manifest import ASSETS, MANIFEST, FileEntry, Manifest
-from aioflow.saved.ops_used import without_new_attributes
 from aioflow.saved.places import ModelFolder
-from aioflow.saved.stored_weights import StoredWeights
+from aioflow.saved.stored_graph import without_new_attributes
+from aioflow.saved.stored_weights import StoredWeights, with_constants
 
 _ATTEMPTS: Final = 20
 

@@ -30,7 +30,7 @@ from aioflow.interop.tensorflow.saved_model_parts import FILES as SAVED_MODEL_FI
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops.importer import import_graph_def
 from aioflow.saved.manifest import MANIFEST
-from aioflow.saved.pruning import PLACEHOLDER
+from aioflow.saved.stored_graph import PLACEHOLDER
 from aioflow.train.checkpoint_state import latest_checkpoint
 from aioflow.train.graph_io import read_graph
 

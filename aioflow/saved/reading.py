@@ -32,9 +32,8 @@ from aioflow.ops.variables.variable import Variable
 from aioflow.saved.contents import Contents, open_folder
 from aioflow.saved.manifest import StoredSignature, TensorInfo, Weight
 from aioflow.saved.places import ModelFolder
-from aioflow.saved.pruning import PLACEHOLDER, VARIABLE
-from aioflow.saved.stored_weights import StoredWeights
-from aioflow.saved.tables import table_initializers
+from aioflow.saved.stored_graph import PLACEHOLDER, VARIABLE
+from aioflow.saved.stored_weights import StoredWeights, table_initializers
 from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -14,21 +16,23 @@ from google.protobuf.message import DecodeError
 
 from aioflow.arguments import brief
 from aioflow.errors import DataLossError, InvalidArgumentError, UnimplementedError
-from aioflow.formats.checkpoint import checkpoint_exists
+from aioflow.formats.checkpoint import CheckpointReader, checkpoint_exists
 from aioflow.formats.files import file_errors, open_file
 from aioflow.formats.graphs.older.references import modernized
 from aioflow.formats.stores import is_url, store_at
+from aioflow.formats.tensor_bundle import OBJECT_GRAPH
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graphdef import GraphDef, NodeDef
-from aioflow.interop.tensorflow.definitions import definition_and_refused
+from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
+from aioflow.interop import safetensors
+from aioflow.interop.tensorflow.graphs import definition_and_refused
 from aioflow.interop.tensorflow.pruning import pruned
-from aioflow.interop.tensorflow.restored import checkpointed_values
 from aioflow.interop.tensorflow.saved_model import checkpointed_objects
 from aioflow.interop.tensorflow.saved_model_parts import VARIABLES, MetaGraphParts, saved_model
+from aioflow.interop.tensorflow.stored_variables import checkpointed_values
+from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.protos import Message
 from aioflow.release import install_command
 from aioflow.saved.contents import open_folder
-from aioflow.saved.findings import Parameter, Survey, constants, count, counted, is_weight, parameter
 from aioflow.saved.opening import (
     AIOFLOW,
     CHECKPOINT,
@@ -38,13 +42,145 @@ from aioflow.saved.opening import (
     SAVED_MODEL,
     WEIGHTS,
     ModelFormat,
+    checkpoint_prefix,
+    checkpoints_in,
     missing_ops,
+    whole_weights,
 )
 from aioflow.saved.places import ModelFolder
-from aioflow.saved.pruning import VARIABLE
-from aioflow.saved.weight_surveys import checkpoint, values, weights
+from aioflow.saved.stored_graph import VARIABLE
 from aioflow.train.graph_io import read_graph
 from aioflow.train.meta_graph_import import read_meta_graph
+
+__all__ = ["Survey", "survey"]
+
+
+# ── the result of a survey, and the criterion for constants that are weights ──────────────────────────────────────────
+
+
+# Dtypes of sizes, indices, masks and words. Weights are floating-point numbers, or integers of one byte.
+_NO_WEIGHTS: Final = frozenset(
+    {"bool", "int16", "int32", "int64", "uint16", "uint32", "uint64", "object", "string", "resource", "variant"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One tensor of weights. `dtype` is the file's name for its dtype, `size` its size in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The contents of a model file.
+
+    Attributes:
+        kind: The format.
+        producer: The program that wrote the file, for display; "" if unknown.
+        versions: Version numbers, under the file's names for them: {"format": "1"}, {"IR": "8", "opset": "17"}.
+        ops: Number of nodes of each op, including those in functions and branches.
+        parameters: Weights: values of variables, and constants that are weights (`is_weight`).
+        unsupported: Nodes of ops that are not registered, if the format allows finding them.
+    """
+
+    kind: ModelFormat
+    producer: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, int] = field(default_factory=dict)
+    parameters: tuple[Parameter, ...] = ()
+    unsupported: tuple[UnsupportedOp, ...] = ()
+
+
+def parameter(name: str, dtype: str, shape: Iterable[int | None], each: int) -> Parameter:
+    """Return the entry of a tensor with `each` bytes per element. An unknown size counts as 0."""
+    sizes = tuple(size or 0 for size in shape)
+    return Parameter(name, dtype, sizes, count(sizes) * each)
+
+
+def is_weight(dtype: str, shape: Iterable[int]) -> bool:
+    """Return True if a constant counts as weights.
+
+    Weights are floating-point or complex numbers, or integers of at most eight bits, as in quantized models, with more
+    than one element. Wider integers are sizes, axes and indices; booleans are masks.
+    """
+    # Single numbers are parameters of ops, such as an epsilon.
+    return dtype not in _NO_WEIGHTS and count(shape) > 1
+
+
+def constants(definition: GraphDef) -> Iterator[Parameter]:
+    """Yield the constants that are weights, like those of a frozen graph."""
+    for node in (*definition.nodes, *(node for function in definition.functions for node in function.nodes)):
+        for value in node.attrs.values():
+            if isinstance(value, TensorData) and is_weight(value.dtype.name, value.shape):
+                yield parameter(node.name, value.dtype.name, value.shape, value.dtype.size)
+
+
+def counted(definition: GraphDef) -> Mapping[str, int]:
+    """Return the number of nodes of each op."""
+    # A function counts once, however often it is called.
+    nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
+    return Counter(node.op for node in nodes)
+
+
+def count(shape: Iterable[int]) -> int:
+    """Return the number of elements."""
+    # As Python integers: the sizes that a file states may overflow int64.
+    return math.prod(int(size) for size in shape)
+
+
+# ── files with weights only: safetensors, and checkpoints of aioflow and TensorFlow ───────────────────────────────────
+
+
+def weights(path: str) -> Survey:
+    """Survey safetensors: a file, the files of an index, or all files of a folder without an index."""
+    place = Path(path)
+    whole = whole_weights(place)
+    if whole is not None:
+        opened = safetensors.open(whole)
+        found = [_described(opened, name) for name in opened.names()]
+        return Survey(WEIGHTS, "", {"files": str(len(opened.files))}, {}, tuple(found))
+    files = sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
+    found = []
+    for file in files:
+        # Without an index, several files may use one name for different tensors.
+        opened, prefix = safetensors.open(file), f"{file.name}: " if len(files) > 1 else ""
+        found += [_described(opened, name, prefix) for name in opened.names()]
+    return Survey(WEIGHTS, "", {"files": str(len(files))}, {}, tuple(found))
+
+
+def _described(opened: safetensors.Weights, name: str, prefix: str = "") -> Parameter:
+    entry = opened.entry(name)
+    return Parameter(prefix + name, entry.dtype.name, entry.shape, entry.end - entry.begin)
+
+
+def checkpoint(path: str) -> Survey:
+    """Survey a checkpoint, or the newest one of a folder."""
+    place = Path(path)
+    if not place.is_dir():
+        prefix = checkpoint_prefix(place) or path
+        return Survey(CHECKPOINT, "", {}, {}, tuple(values(prefix)))
+    prefixes = checkpoints_in(place)
+    # `kind_of` returns CHECKPOINT for a folder only if it has one.
+    newest = prefixes[-1]
+    versions = {"newest": Path(newest).name, "of": str(len(prefixes))}
+    return Survey(CHECKPOINT, "", versions, {}, tuple(values(newest)))
+
+
+def values(prefix: str) -> Iterator[Parameter]:
+    """Yield the tensors of a checkpoint, without its object graph."""
+    reader = CheckpointReader(prefix)
+    for name in reader.names():
+        if name != OBJECT_GRAPH:
+            dtype = reader.dtype(name)
+            yield parameter(name, dtype.name, reader.shape(name), dtype.size)
+
+
+# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 # ── Surveys of TensorFlow's SavedModels and meta graphs ───────────────────────────────────────────────────────────────
 
@@ -128,9 +264,6 @@ def _counted(metas: Iterable[Message]) -> Counter[str]:
         ops.update(node.op for node in graph.node)
         ops.update(node.op for function in graph.library.function for node in function.node_def)
     return ops
-
-
-__all__ = ["Survey", "survey"]
 
 
 def survey(path: str | os.PathLike[str], kind: ModelFormat) -> Survey:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aioflow.errors import UnimplementedError
 from aioflow.release import install_command
-from aioflow.serve.options import ModelOptions
+from aioflow.serve.options import ModelOptions, ServerOptions
 from aioflow.serve.protocol.limits import Limits
 from aioflow.serve.repository import Repository
 from aioflow.serve.sources import ModelSource
-from aioflow.serve.where import ServerOptions
 
 if TYPE_CHECKING:
     from aioflow.serve.app import create_app

@@ -17,10 +17,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from aioflow.errors import OpError
-from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.endpoints import Endpoint, Endpoints
 from aioflow.serve.guard import RequestGuard
 from aioflow.serve.lag import LoopLag
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metrics import CONTENT_TYPE, ServiceMetrics
 from aioflow.serve.openapi import openapi_document
 from aioflow.serve.options import ModelOptions

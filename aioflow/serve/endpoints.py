@@ -11,13 +11,13 @@ from starlette.types import Message, Receive, Scope, Send
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
 from aioflow.release import RELEASE
-from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.counting import counted
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
 from aioflow.serve.protocol.json_text import JsonObject
-from aioflow.serve.protocol.request import json_object
+from aioflow.serve.protocol.rest import json_object
 from aioflow.serve.protocol.schemas import FORMS
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header

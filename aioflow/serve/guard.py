@@ -1,14 +1,51 @@
-"""Access control of the HTTP service: the token, the host name, and the origin of requests."""
+"""Access control of the service: the token; with HTTP, also the host name and the origin of requests."""
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Collection
+from typing import Final
 
 from starlette.types import Scope, Send
 
-from aioflow.errors import OpError, PermissionDeniedError
-from aioflow.serve.bearer import Bearer
+from aioflow.errors import InvalidArgumentError, OpError, PermissionDeniedError, UnauthenticatedError
 from aioflow.serve.requests import answer_error, header, path_of
+
+# ── bearer tokens, for every transport ────────────────────────────────────────────────────────────────────────────────
+
+
+_SCHEME: Final = b"bearer"
+
+
+class Bearer:
+    """A check of the token in requests.
+
+    Args:
+        token: The token; None if no authentication is required.
+
+    Raises:
+        InvalidArgumentError: the token is empty, so a request without a token would pass.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        if token is not None and not token:
+            raise InvalidArgumentError("the token is empty", expected="a token, or None for nothing", actual="''")
+        self._token = None if token is None else token.encode()
+
+    def check(self, authorization: bytes) -> None:
+        """Raise UnauthenticatedError unless `authorization` is `Bearer` and the token. Compares in constant time."""
+        if self._token is None:
+            return
+        # The name of a scheme is case-insensitive (RFC 7235); the token is not.
+        scheme, _, token = authorization.partition(b" ")
+        is_bearer = scheme.lower() == _SCHEME
+        # RFC 7235 allows several spaces before the token.
+        if not hmac.compare_digest(token.strip(b" ") if is_bearer else b"", self._token):
+            said = "this is not the token" if is_bearer else "a token is needed"
+            raise UnauthenticatedError(said, expected="Authorization: Bearer TOKEN")
+
+
+# ── access to the HTTP service ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class RequestGuard:

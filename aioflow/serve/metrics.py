@@ -19,8 +19,8 @@ from prometheus_client.core import (
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.lag import LAG_BOUNDS, LoopLag
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.models import ServedModel
 from aioflow.serve.repository import Repository, VersionState
 from aioflow.serve.tally import BOUNDS

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import Message, Receive, Scope, Send
 
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError
-from aioflow.serve.admission import HeldBytes
+from aioflow.serve.memory_limits import HeldBytes
 from aioflow.serve.protocol import (
     Limits,
     MalformedRequestError,

@@ -17,12 +17,11 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import check_private
 from aioflow.serve.app import create_app
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
-from aioflow.serve.options import ModelOptions
+from aioflow.serve.options import ModelOptions, ServerOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.repository import IndexEntry, Repository
 from aioflow.serve.running import running
 from aioflow.serve.sources import ModelSource
-from aioflow.serve.where import ServerOptions
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -10,7 +10,7 @@ from aioflow.config import RunOptions, SessionConfig, TraceLevel
 from aioflow.errors import CancelledError, ClosedSessionError, OpError
 from aioflow.memory.values import Value
 from aioflow.runtime.cluster import Cluster
-from aioflow.runtime.spans import Spans, process_spans
+from aioflow.runtime.spans import Spans, process_spans, tell_of_spans
 from aioflow.runtime.stats import FiniteProbe, RunMetadata, TraceProbe
 from aioflow.runtime.step import Probe, Step
 from aioflow.session.fetches import small_copies
@@ -157,3 +157,33 @@ def _reported(step: Step, prepared: PreparedStep) -> AbstractContextManager[None
     asked = prepared.request
     names = [tensor.name for tensor in asked.fetches] + [op.name for op in asked.targets]
     return step.spans.step(names, [device for device, _ in prepared.made.by_device()])
+
+
+# ── the switch between the fast and the instrumented path ─────────────────────────────────────────────────────────────
+#
+# Caches whether steps are reported or checked, so that the fast path tests one flag.
+
+
+class Reporting:
+    """Mixin with the interface that `observe.instrument` uses."""
+
+    _running: SessionSteps
+    _spans: Spans | None = None
+    _watched = False  # requested by the settings
+    _special = False  # whether steps take the instrumented path
+
+    def _watch(self, watched: bool) -> None:
+        """Set whether the settings require the instrumented path. Call after each replacement of `_running`."""
+        self._watched = watched
+        self._running.spans = self._spans
+        tell_of_spans(self)
+        self.spans_changed()
+
+    def report_spans(self, spans: Spans | None) -> None:
+        """Report steps to `spans` from now on; with None, only if the whole process is instrumented."""
+        self._spans = self._running.spans = spans
+        self.spans_changed()
+
+    def spans_changed(self) -> None:
+        """Recompute whether steps take the instrumented path."""
+        self._special = self._watched or self._spans is not None or process_spans() is not None

@@ -38,23 +38,21 @@ from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
 from aioflow.runtime.step import Step, StuckStep
-from aioflow.runtime.sync_runner import SyncRunner
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
-from aioflow.session.blocking import Blocking
+from aioflow.session.blocking import Blocking, SyncRunner
 from aioflow.session.fetches import Feeds, FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
-from aioflow.session.reporting import Reporting
-from aioflow.session.running import SessionSteps
+from aioflow.session.running import Reporting, SessionSteps
 from aioflow.session.streaming import FeedSource, Stream
 from aioflow.session.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from aioflow.net.credentials import Credentials
-    from aioflow.net.loop_thread import LoopThread
+    from aioflow.session.blocking import LoopThread
 else:
     Credentials = Any  # annotations stay resolvable without loading `net`, which only clusters need
 
@@ -533,8 +531,8 @@ def _reach(
         raise NotFoundError("no such session target", expected="'' or aioflow://host:port", actual=target)
     with not_forked():
         # Imported late: all of `net` would take a tenth of the time of `import aioflow`.
-        from aioflow.net.loop_thread import LoopThread
         from aioflow.net.remote_cluster import RemoteCluster
+        from aioflow.session.blocking import LoopThread
 
     return RemoteCluster(target, credentials=credentials), LoopThread()
 

@@ -25,8 +25,7 @@ from aioflow.errors import (
 from aioflow.graph.dtypes import ALL, as_dtype
 from aioflow.memory.values import Value
 from aioflow.net.comm import Comm, CommOptions
-from aioflow.net.frame_header import Document
-from aioflow.net.framing import FrameKind, WireMessage
+from aioflow.net.framing import Document, FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.net.transports import connect, listen
 

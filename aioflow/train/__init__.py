@@ -10,12 +10,11 @@ from aioflow.train import experimental as experimental
 if _TYPE_CHECKING:
     from aioflow.net.cluster_spec import ClusterSpec as ClusterSpec
     from aioflow.net.server import Server as Server
-    from aioflow.observe.event_reading import summary_iterator as summary_iterator
+    from aioflow.observe.event_log import summary_iterator as summary_iterator
     from aioflow.protos.classes import SaverDef as SaverDef
     from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
     from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
     from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
-    from aioflow.train.adam import AdamOptimizer as AdamOptimizer
     from aioflow.train.background_saver import BackgroundSaver as BackgroundSaver
     from aioflow.train.batching import batch as batch
     from aioflow.train.batching import batch_join as batch_join
@@ -60,10 +59,7 @@ if _TYPE_CHECKING:
     from aioflow.train.example import FloatList as FloatList
     from aioflow.train.example import Int64List as Int64List
     from aioflow.train.example import SequenceExample as SequenceExample
-    from aioflow.train.ftrl import FtrlOptimizer as FtrlOptimizer
     from aioflow.train.gradient_accumulation import GradientAccumulationOptimizer as GradientAccumulationOptimizer
-    from aioflow.train.gradient_descent import GradientDescentOptimizer as GradientDescentOptimizer
-    from aioflow.train.gradient_descent import ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer
     from aioflow.train.graph_io import read_graph as read_graph
     from aioflow.train.graph_io import write_graph as write_graph
     from aioflow.train.input import input_producer as input_producer
@@ -74,14 +70,18 @@ if _TYPE_CHECKING:
     from aioflow.train.input import string_input_producer as string_input_producer
     from aioflow.train.meta_graph import export_meta_graph as export_meta_graph
     from aioflow.train.meta_graph_import import import_meta_graph as import_meta_graph
-    from aioflow.train.momentum import MomentumOptimizer as MomentumOptimizer
     from aioflow.train.monitored import *
     from aioflow.train.moving_averages import ExponentialMovingAverage as ExponentialMovingAverage
     from aioflow.train.optimizer import Optimizer as Optimizer
+    from aioflow.train.optimizers import AdamOptimizer as AdamOptimizer
+    from aioflow.train.optimizers import FtrlOptimizer as FtrlOptimizer
+    from aioflow.train.optimizers import GradientDescentOptimizer as GradientDescentOptimizer
+    from aioflow.train.optimizers import MomentumOptimizer as MomentumOptimizer
+    from aioflow.train.optimizers import ProximalGradientDescentOptimizer as ProximalGradientDescentOptimizer
+    from aioflow.train.optimizers import RMSPropOptimizer as RMSPropOptimizer
     from aioflow.train.queue_runner import QueueRunner as QueueRunner
     from aioflow.train.queue_runner import add_queue_runner as add_queue_runner
     from aioflow.train.queue_runner import start_queue_runners as start_queue_runners
-    from aioflow.train.rmsprop import RMSPropOptimizer as RMSPropOptimizer
     from aioflow.train.saver import PendingCheckpoint as PendingCheckpoint
     from aioflow.train.saver import Saver as Saver
     from aioflow.train.step import assert_global_step as assert_global_step
@@ -211,10 +211,9 @@ _load_later(
         {
             "aioflow.net.cluster_spec": "ClusterSpec",
             "aioflow.net.server": "Server",
-            "aioflow.observe.event_reading": "summary_iterator",
+            "aioflow.observe.event_log": "summary_iterator",
             "aioflow.protos.classes": "SaverDef",
             "aioflow.train.adagrad": "AdadeltaOptimizer AdagradOptimizer ProximalAdagradOptimizer",
-            "aioflow.train.adam": "AdamOptimizer",
             "aioflow.train.background_saver": "BackgroundSaver",
             "aioflow.train.batching": (
                 "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join "
@@ -237,9 +236,7 @@ _load_later(
             "aioflow.train.example": (
                 "BytesList Example Feature FeatureList FeatureLists Features FloatList Int64List SequenceExample"
             ),
-            "aioflow.train.ftrl": "FtrlOptimizer",
             "aioflow.train.gradient_accumulation": "GradientAccumulationOptimizer",
-            "aioflow.train.gradient_descent": "GradientDescentOptimizer ProximalGradientDescentOptimizer",
             "aioflow.train.graph_io": "read_graph write_graph",
             "aioflow.train.input": (
                 "input_producer limit_epochs match_filenames_once range_input_producer slice_input_producer "
@@ -247,7 +244,6 @@ _load_later(
             ),
             "aioflow.train.meta_graph": "export_meta_graph",
             "aioflow.train.meta_graph_import": "import_meta_graph",
-            "aioflow.train.momentum": "MomentumOptimizer",
             "aioflow.train.monitored": (
                 "CheckpointSaverHook CheckpointSaverListener CheckpointedInput ChiefSessionCreator FeedFnHook "
                 "FinalOpsHook GlobalStepWaiterHook InputSource LoggingTensorHook MonitoredSession "
@@ -258,8 +254,11 @@ _load_later(
             ),
             "aioflow.train.moving_averages": "ExponentialMovingAverage",
             "aioflow.train.optimizer": "Optimizer",
+            "aioflow.train.optimizers": (
+                "AdamOptimizer FtrlOptimizer GradientDescentOptimizer MomentumOptimizer "
+                "ProximalGradientDescentOptimizer RMSPropOptimizer"
+            ),
             "aioflow.train.queue_runner": "QueueRunner add_queue_runner start_queue_runners",
-            "aioflow.train.rmsprop": "RMSPropOptimizer",
             "aioflow.train.saver": "PendingCheckpoint Saver",
             "aioflow.train.step": (
                 "assert_global_step create_global_step get_global_step get_or_create_global_step global_step"

@@ -7,10 +7,10 @@ from aioflow.loading.later import homes as _homes
 from aioflow.loading.later import load_later as _load_later
 
 if _TYPE_CHECKING:
-    from aioflow.train.loss_scale import DynamicLossScale as DynamicLossScale
-    from aioflow.train.loss_scale import FixedLossScale as FixedLossScale
-    from aioflow.train.loss_scale import LossScale as LossScale
-    from aioflow.train.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer as MixedPrecisionLossScaleOptimizer
+    from aioflow.train.mixed_precision import DynamicLossScale as DynamicLossScale
+    from aioflow.train.mixed_precision import FixedLossScale as FixedLossScale
+    from aioflow.train.mixed_precision import LossScale as LossScale
+    from aioflow.train.mixed_precision import MixedPrecisionLossScaleOptimizer as MixedPrecisionLossScaleOptimizer
     from aioflow.train.mixed_precision import (
         disable_mixed_precision_graph_rewrite as disable_mixed_precision_graph_rewrite,
     )
@@ -31,9 +31,8 @@ _load_later(
     __name__,
     _homes(
         {
-            "aioflow.train.loss_scale": "DynamicLossScale FixedLossScale LossScale",
-            "aioflow.train.loss_scale_optimizer": "MixedPrecisionLossScaleOptimizer",
             "aioflow.train.mixed_precision": (
+                "DynamicLossScale FixedLossScale LossScale MixedPrecisionLossScaleOptimizer "
                 "disable_mixed_precision_graph_rewrite enable_mixed_precision_graph_rewrite"
             ),
         }

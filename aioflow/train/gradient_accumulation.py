@@ -21,9 +21,16 @@ from aioflow.ops.control.critical_section import CriticalSection
 from aioflow.ops.core import group
 from aioflow.ops.sparse.indexed_slices import Gradient
 from aioflow.ops.variables.variable import Variable
-from aioflow.train.optimizer import GradientsAndVariables, Optimizer, as_gradient
+from aioflow.train.optimizer import (
+    GradientsAndVariables,
+    Optimizer,
+    WrappingOptimizer,
+    as_gradient,
+    collect_step,
+    only_if,
+    with_values,
+)
 from aioflow.train.slots import create_slot
-from aioflow.train.wrapping import WrappingOptimizer, collect_step, only_if, with_values
 
 _SUM = "GradientSum"
 _ROWS = "GradientRows"

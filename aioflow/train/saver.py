@@ -32,18 +32,16 @@ from aioflow.protos import Message, enum, message
 from aioflow.session.session import Session
 from aioflow.train.checkpoint_state import (
     CheckpointState,
+    UnlistedCheckpoint,
     checkpoint_exists,
     folder_of,
     get_checkpoint_mtimes,
     remove_checkpoint,
     update_checkpoint_state,
 )
-from aioflow.train.graph_beside import GraphBeside
-from aioflow.train.meta_graph import export_meta_graph
+from aioflow.train.meta_graph import GraphBeside, export_meta_graph
 from aioflow.train.saved_variables import saved_variables
-from aioflow.train.saver_def import restored_variables
-from aioflow.train.saver_nodes import CheckpointFormat, SaverNodes
-from aioflow.train.unlisted import UnlistedCheckpoint
+from aioflow.train.saver_nodes import CheckpointFormat, SaverNodes, restored_variables
 
 Saveable: TypeAlias = Variable | PartitionedVariable | MutableHashTable
 StepNumber: TypeAlias = int | Variable | Tensor | np.integer[Any] | None

@@ -24,11 +24,10 @@ from aioflow.ops.variables.collections import global_variables, report_uninitial
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.elastic import Health, LivingReplicas
 from aioflow.train.moving_averages import ExponentialMovingAverage
-from aioflow.train.optimizer import Optimizer, cast_to
+from aioflow.train.optimizer import Optimizer, WrappingOptimizer, cast_to
 from aioflow.train.queue_runner import QueueRunner
 from aioflow.train.sync_gradients import AnyAccumulator, Gathered, RollCall, gather_the_first
 from aioflow.train.sync_hook import Preparation, SyncReplicasHook
-from aioflow.train.wrapping import WrappingOptimizer
 
 
 class SyncReplicasOptimizer(WrappingOptimizer):

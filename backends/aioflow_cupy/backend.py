@@ -6,10 +6,10 @@ import warnings
 
 from aioflow.concurrency.forking import generation
 from aioflow.errors import NotFoundError
-from aioflow_cupy import argmax_pooling as _argmax  # noqa: F401  # importing registers its kernels; so do these:
 from aioflow_cupy import convolution as _convolution  # noqa: F401
-from aioflow_cupy import elementwise as _elementwise  # noqa: F401
+from aioflow_cupy import kernels as _elementwise  # noqa: F401
 from aioflow_cupy import kernels as _kernels  # noqa: F401
+from aioflow_cupy import pooling as _argmax  # noqa: F401  # importing registers its kernels; so do these:
 from aioflow_cupy import pooling as _pooling  # noqa: F401
 from aioflow_cupy import volumes as _volumes  # noqa: F401
 from aioflow_cupy.device import CupyDevice, CupySettings

@@ -18,8 +18,7 @@ from aioflow.kernels.nn.windows import Convolution, Pool, expect_shape
 from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.memory.values import Array, Namespace, NpDType, Shape
 from aioflow_cupy import convolution
-from aioflow_cupy.taps import ArrayWindows, picked, pooled, routed, spread
-from aioflow_cupy.windows import ImageWindows
+from aioflow_cupy.windows import ArrayWindows, ImageWindows, picked, pooled, routed, spread
 
 
 def _wide(xp: Namespace, dtype: NpDType) -> Any:

@@ -18,7 +18,7 @@ from aioflow.kernels.fused import Chain
 from aioflow.memory.values import Array, NpDType, Shape
 from aioflow_numpy.addresses import address, first_byte
 from aioflow_numpy.block_functions import BlockFunction, CompiledPiece, equal, line_of
-from aioflow_numpy.compiled_blocks import CompiledBlock
+from aioflow_numpy.compiled.blocks import CompiledBlock
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Depthwise convolution of NHWC images: no sum over channels, hence one multiply-add per kernel position.
 
-`einsum` does that in one pass over memory where ufuncs need two. Machine code (`compiled_depthwise`), once compiled,
+`einsum` does that in one pass over memory where ufuncs need two. Machine code (`compiled.depthwise`), once compiled,
 keeps the sums in registers. At stride 1 a line of an image is one run of w * c elements, and the filter is repeated
 along it. This keeps NumPy's inner loop long even with few channels.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches
 from aioflow.memory.values import Array
-from aioflow_numpy.compiled_depthwise import compiled_depthwise
+from aioflow_numpy.compiled.depthwise import compiled_depthwise
 from aioflow_numpy.conv_patches import PatchBlock, padded_block, plan
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows, overlap, strided, transposed_windows

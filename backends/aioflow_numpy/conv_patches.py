@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aioflow.memory.values import Array
-from aioflow_numpy.compiled_patches import PATCHES
+from aioflow_numpy.compiled.patches import PATCHES
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows, overlap, strided
 from aioflow_numpy.threads import thread_count

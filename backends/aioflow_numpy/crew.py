@@ -1,7 +1,7 @@
 """Helper threads that spin for a moment, to compute parts of the products that come next (see `compiled/crew.py`).
 
 A part is a product that the BLAS is called for in any case, so results do not depend on which thread has computed it.
-As with chains (`compiled_blocks`), the code is compiled in the background, once products have taken about as long as
+As with chains (`compiled.blocks`), the code is compiled in the background, once products have taken about as long as
 compiling takes, and is used only if it matches NumPy's results.
 """
 

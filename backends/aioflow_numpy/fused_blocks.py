@@ -4,9 +4,9 @@ Arrays are split along their first axes. Scalars, and arrays over the last axes 
 Whole arrays go through one kernel after another where blocks are not possible (other broadcasting, arrays not in C
 order) and where arrays are small.
 
-Sizes measured with 1 MB of L2 per core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long
-as whole arrays, since a call of a ufunc costs up to 0.4 µs besides its work. From 512 KiB to 2 MiB they take 0.55 to
-0.6 of the time. With two threads a block should be larger than with one: each call releases and reacquires the
+Sizes measured with 1 MB of L2 per core and 32 MB of L3, ten operations on 10 MB: blocks of 16 KiB take twice as long as
+whole arrays, since a call of a ufunc costs up to 0.4 µs besides its work. From 512 KiB to 2 MiB they take 0.55 to 0.6
+of the time. With two threads a block should be larger than with one: each call releases and reacquires the
 interpreter's lock, and with blocks of 128 KiB two threads were slower than one.
 """
 
@@ -23,13 +23,15 @@ import numpy as np
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.opdef import OPS
+from aioflow.graph.shapes import num_elements
 from aioflow.kernels.convert import broadcast_shape
-from aioflow.kernels.fused import Chain
+from aioflow.kernels.fused import PRODUCTS, Chain, chain_of, epilogue_of, naming, product_binding
+from aioflow.kernels.registry import KERNELS, Binding, KernelBody, binder
 from aioflow.memory.values import Array, NpDType, Shape
 from aioflow_numpy.at_once import AtOnce, ChainShapes
 from aioflow_numpy.block_functions import BlockFunction, block_function, line_of, lined
+from aioflow_numpy.compiled.blocks import CompiledBlock
 from aioflow_numpy.compiled.pieces import ChainPiece, OperandExtent, pieces_of
-from aioflow_numpy.compiled_blocks import CompiledBlock
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.threads import for_each, thread_count
 
@@ -335,3 +337,54 @@ def _bias_shape(operands: Sequence[Shape]) -> bool:
 
 # Ops with requirements on the shapes of their operands beyond broadcasting.
 _STRICT: Final[Mapping[str, Callable[[Sequence[Shape]], bool]]] = {"Select": _one_shape, "BiasAdd": _bias_shape}
+
+
+# ── the fused ops on the CPU: chains and epilogues are run block by block ─────────────────────────────────────────────
+
+
+@binder("_ElementwiseChain", device="CPU", fresh=True, takes_out=True)
+def elementwise_chain(binding: Binding) -> KernelBody:
+    """Bind a chain: run small arrays through the members one after another, as in a strand, and others in blocks."""
+    blocks = BlockChain(chain_of(binding), binding.constants)
+    chain = blocks.chain
+    small = blocks.least // max(t.size for t in binding.input_dtypes)
+    counts = [num_elements(dims) for dims in binding.input_dims]
+    if any(count is not None and count >= small for count in counts):
+        return blocks.run
+    unknown = [i for i, count in enumerate(counts) if count is None]
+    if len(unknown) == 1:
+        (only,) = unknown
+
+        def one(inputs: Sequence[Array], out: Array | None = None) -> Array:
+            return chain(inputs) if inputs[only].size < small else blocks.run(inputs, out)
+
+        return one
+
+    def body(inputs: Sequence[Array], out: Array | None = None) -> Array:
+        for i in unknown:
+            if inputs[i].size >= small:
+                return blocks.run(inputs, out)
+        return chain(inputs)
+
+    return body
+
+
+@binder("_FusedMatMul", device="CPU", fresh=True)
+@binder("_FusedConv2D", device="CPU", fresh=True)
+@binder("_FusedDepthwiseConv2dNative", device="CPU", fresh=True)
+def fused_product(binding: Binding) -> KernelBody:
+    """Bind a product with an epilogue, which runs in the product's own buffer."""
+    alone = product_binding(binding, PRODUCTS[binding.op_type])
+    product = naming(binding, KERNELS.get(alone.op_type, binding.backend.device_type, alone.attrs).bind(alone))
+    epilogue = epilogue_of(binding)
+    if epilogue is None:
+        return lambda left, right, args: product(left, right)
+    # The first input of the epilogue is the product, which is never constant.
+    blocks = BlockChain(epilogue, (None, *binding.constants[2:]))
+
+    def body(left: Array, right: Array, args: Sequence[Array]) -> Array:
+        made = product(left, right)
+        inputs = (made, *args)
+        return blocks.run(inputs, made) if made.nbytes >= blocks.least else blocks.chain(inputs)
+
+    return body

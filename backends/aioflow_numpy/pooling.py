@@ -1,6 +1,6 @@
 """Max and average pooling in NumPy, with their gradients.
 
-Often-used forward pools run as compiled code (`compiled_pools.py`).
+Often-used forward pools run as compiled code (`compiled/pools.py`).
 
 The maximum or sum of a window combines its lines first and then its columns: kh + kw passes over long runs of memory.
 Blocks of images keep the passes in the cache. Kernel positions outside the image are skipped, so nothing is padded.
@@ -16,7 +16,7 @@ import numpy as np
 from aioflow.concurrency.stopping import batches
 from aioflow.memory.values import Array, NpDType, Shape
 from aioflow.ops.nn.geometry import Pair
-from aioflow_numpy.compiled_pools import WindowOrder, compiled_pool
+from aioflow_numpy.compiled.pools import WindowOrder, compiled_pool
 from aioflow_numpy.conv_numbers import Numbers, float_numbers
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import AxisPads, Windows, overlap, shape_to_nhwc, windows

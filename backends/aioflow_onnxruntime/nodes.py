@@ -11,7 +11,7 @@ from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import HOST, Binding, binder
 from aioflow.memory.values import Array
-from aioflow.ops.onnx_node import ONNX_NODE
+from aioflow.ops.delegated import ONNX_NODE
 from aioflow_numpy.threads import thread_count
 from aioflow_onnxruntime import require
 

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aioflow as af
 from aioflow.cli import main
-from aioflow.interop.safetensors.writing import save as save_weights
+from aioflow.interop.safetensors.weights import save as save_weights
 from aioflow.saved import Signature
 
 THEIRS = Path(__file__).parents[1] / "interop" / "tensorflow" / "data"

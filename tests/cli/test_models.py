@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 import aioflow as af
 from aioflow.cli import main, tables
 from aioflow.cli.estimates import estimated
-from aioflow.interop.safetensors.writing import save as save_weights
+from aioflow.interop.safetensors.weights import save as save_weights
 from aioflow.saved import Signature, load, save
 from aioflow.saved.opening import AIOFLOW, GRAPH, ONNX, SAVED_MODEL, WEIGHTS, kind_of, open_model
 

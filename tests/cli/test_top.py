@@ -20,8 +20,7 @@ from aioflow.errors import DataLossError, OpError
 from aioflow.net import worker_service
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.remote_cluster import RemoteCluster
-from aioflow.net.status.document import pack_status, unpack_status
-from aioflow.net.status.server import Activity, RunningStep, ServerStatus
+from aioflow.net.status import Activity, RunningStep, ServerStatus, pack_status, unpack_status
 from tests.net.clusters import cluster
 from tests.support.processes import SECONDS, program_on_loop
 from tests.support.waiting import until_waiting

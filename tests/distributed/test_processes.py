@@ -16,10 +16,7 @@ import pytest
 import aioflow as af
 from aioflow.cli.worker_options import make_parser, parse_options
 from aioflow.distributed.processes import command, environments, start
-from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.host import ClusterRequest
-from aioflow.distributed.starting.jobs import Job, read_jobs
-from aioflow.distributed.starting.supervising import wanted
+from aioflow.distributed.supervising import ClusterRequest, Job, StartedCluster, read_jobs, wanted
 from aioflow.errors import InvalidArgumentError, OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials

@@ -16,8 +16,7 @@ import pytest
 
 import aioflow as af
 from aioflow.distributed.ray import start
-from aioflow.distributed.starting.cluster import StartedCluster
-from aioflow.distributed.starting.jobs import Job
+from aioflow.distributed.supervising import Job, StartedCluster
 from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
 from examples import train_cluster as example
 from tests.distributed import seen_cards

@@ -9,11 +9,10 @@ from typing import Any, Final
 import pytest
 
 import aioflow as af
-from aioflow.distributed.ray import actor, start
-from aioflow.distributed.ray.actor import WorkerActor
-from aioflow.distributed.ray.asked import STRATEGIES, actor_options, bundles, check_strategy, orders
-from aioflow.distributed.starting.host import ClusterRequest
-from aioflow.distributed.starting.jobs import Job, read_jobs
+from aioflow.distributed import ray_actor
+from aioflow.distributed.ray import STRATEGIES, actor_options, bundles, check_strategy, orders, start
+from aioflow.distributed.ray_actor import WorkerActor
+from aioflow.distributed.supervising import ClusterRequest, Job, read_jobs
 from aioflow.errors import AlreadyExistsError, InvalidArgumentError, OpError, UnavailableError, UnimplementedError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
@@ -74,7 +73,7 @@ def test_the_package_imports_without_ray() -> None:
 def node(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the address of the actor's node, in a list that tests may change."""
     found = ["127.0.0.1"]
-    monkeypatch.setattr(actor, "_node_address", lambda: found[0])
+    monkeypatch.setattr(ray_actor, "_node_address", lambda: found[0])
     return found
 
 

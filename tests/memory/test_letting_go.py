@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 
 
 def test_items_are_freed_one_by_one() -> None:

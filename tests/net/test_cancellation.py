@@ -17,7 +17,7 @@ from aioflow.errors import AbortedError, OpError
 from aioflow.net.comm import Comm
 from aioflow.net.remote_step import RemoteStep, Standing, outcomes
 from aioflow.net.server import Server
-from aioflow.net.status.page import serve_status
+from aioflow.net.status_page import serve_status
 from aioflow.net.task_worker import WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.sync.background import Background

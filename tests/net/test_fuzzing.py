@@ -23,8 +23,7 @@ from aioflow.net.errors_codec import decode_error
 from aioflow.net.framing import FrameKind, WireMessage, encode
 from aioflow.net.messages import parse
 from aioflow.net.plan_codec import decode_part
-from aioflow.net.proving import HELLO_BYTES, ConnectionEnd, Proving
-from aioflow.net.sealing import TAG_BYTES
+from aioflow.net.proving import HELLO_BYTES, TAG_BYTES, ConnectionEnd, Proving
 from tests.net.mutations import bytes_changed, mutated
 from tests.net.plain_wire import CONNECTING, LISTENING, PROVES, SEALS, Sealing, frame_key, hello, proof
 from tests.net.recording import Stream, recorded

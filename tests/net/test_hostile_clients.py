@@ -16,10 +16,9 @@ from aioflow.errors import OpError, ResourceExhaustedError
 from aioflow.net import worker_service
 from aioflow.net.channel import Channel
 from aioflow.net.comm import CommOptions
-from aioflow.net.limits import Limits
+from aioflow.net.limits import Limits, Quota
 from aioflow.net.messages import DEREGISTER, REGISTER, config_document
 from aioflow.net.plan_codec import encode_part
-from aioflow.net.quota import Quota
 from aioflow.net.server import Server
 from aioflow.net.transports import connect
 from tests.net.clusters import inproc

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aioflow as af
-from aioflow.net.loop_thread import LoopThread
+from aioflow.session.blocking import LoopThread
 
 SEEN: ContextVar[str] = ContextVar("seen", default="nothing")
 
@@ -85,7 +85,7 @@ def test_unstarted_coroutine_of_an_interrupted_caller_is_closed(monkeypatch: pyt
     busy.wait(10)
     never_begun = nothing()
     with monkeypatch.context() as patch:
-        patch.setattr("aioflow.net.loop_thread.Future", Interrupted)
+        patch.setattr("aioflow.session.blocking.Future", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             thread.run(never_begun)
     go_on.set()

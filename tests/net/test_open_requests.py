@@ -25,8 +25,8 @@ from aioflow.net.channel import Channel, Reply, Service, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.framing import FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
-from aioflow.net.open_requests import OpenRequests, all_open_requests
 from aioflow.net.proving import HelloFields
+from aioflow.net.requests import OpenRequests, all_open_requests
 from aioflow.net.server import Server
 from aioflow.net.transports import listen
 from aioflow.testing.check_comm import connected

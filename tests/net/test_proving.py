@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from aioflow.errors import DataLossError, OpError, UnauthenticatedError, UnimplementedError
 from aioflow.net.decoder import Decoder
 from aioflow.net.framing import CHUNK_BYTES, FrameKind, WireMessage, bare_frame, encode
-from aioflow.net.proving import ConnectionEnd, Proving, client_secret, is_client_secret
-from aioflow.net.sealing import Seal
+from aioflow.net.proving import ConnectionEnd, Proving, Seal, client_secret, is_client_secret
 from tests.net.test_framing import feed
 from tests.support.random_examples import examples
 

@@ -25,10 +25,9 @@ from aioflow.net.credentials import Credentials
 from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.limits import Limits
 from aioflow.net.shared_memory import sharing
-from aioflow.net.shared_memory.importing import Importer
-from aioflow.net.shared_memory.opening import Process
-from aioflow.net.shared_memory.ring import Ring
+from aioflow.net.shared_memory.rings import Process, Ring
 from aioflow.net.shared_memory.sharing import Sharing
+from aioflow.net.shared_memory.tensors import Importer
 from aioflow.testing.check_comm import connected
 from tests.net.clusters import cluster
 from tests.support.waiting import eventually

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import aioflow as af
 from aioflow.net.server import Server
-from aioflow.net.status.http import MOST_BYTES, answer, as_metrics, as_text
-from aioflow.net.status.page import serve_status
-from aioflow.net.status.server import Activity, RunningStep, ServerStatus
+from aioflow.net.status import Activity, RunningStep, ServerStatus
+from aioflow.net.status_page import MOST_BYTES, answer, as_metrics, as_text, serve_status
 from tests.net.clusters import cluster
 from tests.support.loops import on_each_loop
 

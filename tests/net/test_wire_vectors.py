@@ -18,8 +18,7 @@ from aioflow.net.errors_codec import decode_error
 from aioflow.net.framing import CHUNK_BYTES, VERSION, FrameKind, WireMessage, bare_frame, encode
 from aioflow.net.limits import DEFAULT_LIMITS
 from aioflow.net.plan_codec import decode_part, encode_part
-from aioflow.net.proving import ConnectionEnd, HelloFields, Proving, client_secret, parse_hello
-from aioflow.net.sealing import SEALED_CHUNK_BYTES
+from aioflow.net.proving import SEALED_CHUNK_BYTES, ConnectionEnd, HelloFields, Proving, client_secret, parse_hello
 from aioflow.net.server import client_options, server_options
 from aioflow.net.tensor_format import WIRE_DTYPES, Destination, parse_spec, to_wire
 from tests.net.wire_vectors import FILE, pattern, vectors

@@ -12,7 +12,7 @@ from aioflow.formats.tensor_proto import decode_tensor
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graphdef import GraphDef
-from aioflow.saved.constants import with_constants, without_constants
+from aioflow.saved.stored_weights import with_constants, without_constants
 
 DTYPES = [t for t in dtypes.ALL if t.is_plain or t.is_quantized if t is not dtypes.float8_e8m0fnu]
 

@@ -27,8 +27,7 @@ from aioflow.runtime.branches import raise_branches
 from aioflow.runtime.codegen import CodeVariant
 from aioflow.runtime.device import host
 from aioflow.runtime.functions import cut
-from aioflow.runtime.loop_code import LoopCode
-from aioflow.runtime.loop_raising import raise_loops
+from aioflow.runtime.loop_raising import LoopCode, raise_loops
 from aioflow.runtime.strand_code import StrandCode
 from aioflow.runtime.tasks import Task, constant_values, split
 from tests.runtime.programs import random_program

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.compiler.growth import may_grow
 from aioflow.errors import ResourceExhaustedError
 from aioflow.graph.shapes import Dims
+from aioflow.runtime.growing import may_grow
 
 N = None
 LIMIT = af.SessionConfig(max_value_bytes=1 << 20)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from aioflow.runtime.sync_runner import SyncRunner
+from aioflow.session.blocking import SyncRunner
 
 
 async def number(value: int) -> int:

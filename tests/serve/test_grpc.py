@@ -14,9 +14,9 @@ pytest.importorskip("grpc", reason="aioflow-engine[grpc] is not installed")
 
 from aioflow import errors  # after importorskip
 from aioflow.serve import GrpcServer, Limits, ModelOptions, ModelSource, Repository, ServerOptions
-from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.grpc.messages import message, pool
 from aioflow.serve.grpc.methods import Methods
+from aioflow.serve.memory_limits import RequestAdmission
 from tests.serve.folders import SECONDS, rows, save_model, scaled, slow
 from tests.serve.grpc_client import Client, asking, client_of, grpc, infer_request, over_grpc, raw_values
 from tests.support.waiting import eventually

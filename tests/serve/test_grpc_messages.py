@@ -12,10 +12,9 @@ import pytest
 from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.serve import Limits
-from aioflow.serve.grpc.fields import field_head, fields_of
+from aioflow.serve.grpc.coding import decode_asked, field_head, fields_of, read_asked
 from aioflow.serve.grpc.messages import MESSAGES, message, pool
 from aioflow.serve.grpc.methods import encode_answer
-from aioflow.serve.grpc.request import decode_asked, read_asked
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, TooLargeError, code_of, status_of
 from tests.serve.triton_grpc import triton_grpc
 

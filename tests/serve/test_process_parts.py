@@ -28,12 +28,11 @@ from aioflow.errors import DeadlineExceededError, InvalidArgumentError, Unavaila
 from aioflow.serve import Limits, ModelOptions, ModelSource, ServerOptions, embedded
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 from aioflow.serve.guard import RequestGuard
-from aioflow.serve.processes import accepting
-from aioflow.serve.processes.accepting import Acceptor
+from aioflow.serve.processes import serving
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.channel import Functions, ProcessChannel, open_channel
 from aioflow.serve.processes.child import Child
-from aioflow.serve.processes.serving import ServingProcess
+from aioflow.serve.processes.serving import Acceptor, ServingProcess
 from aioflow.serve.processes.settings import Settings
 from aioflow.serve.processes.whole_service import (
     METRICS,
@@ -477,7 +476,7 @@ async def test_ending_server_logs_no_traceback_for_clients_that_do_not_read(
 
 
 async def test_acceptor_accepts_until_the_listening_socket_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "_LINGER", SECONDS)
+    monkeypatch.setattr(serving, "_LINGER", SECONDS)
     service, fd = Service(), new_board(1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = listener.getsockname()

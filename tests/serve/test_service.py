@@ -20,8 +20,8 @@ import pytest
 
 import aioflow as af
 from aioflow import errors
-from aioflow.serve import Limits, ModelOptions, Repository, where
-from aioflow.serve.admission import RequestAdmission
+from aioflow.serve import Limits, ModelOptions, Repository, options
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.requests import header, read_body
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import (
@@ -341,9 +341,9 @@ async def test_line_break_at_the_end_of_a_path_is_part_of_it(folder: Path) -> No
 async def test_shutdown_waits_no_longer_than_drain_seconds(folder: Path, seconds: float) -> None:
     """The limit may be less than a second."""
     patient = Limits(body_seconds=1e6)
-    where = ServerOptions(port=0, drain_seconds=seconds)
+    options = ServerOptions(port=0, drain_seconds=seconds)
     async with asyncio.timeout(SECONDS), contextlib.AsyncExitStack() as stack:
-        server = await stack.enter_async_context(Server({"m": folder}, None, where, limits=patient))
+        server = await stack.enter_async_context(Server({"m": folder}, None, options, limits=patient))
         await server.ready()
         _, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
         writer.write(post(b"{", 100))  # the rest never arrives
@@ -391,8 +391,8 @@ async def test_server_warns_of_an_open_service(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loopback address stands for a public address here."""
-    monkeypatch.setattr(where, "is_loopback", lambda host: False)
-    monkeypatch.setattr(where, "_LOOPBACK", ())
+    monkeypatch.setattr(options, "is_loopback", lambda host: False)
+    monkeypatch.setattr(options, "_LOOPBACK", ())
     async with serving({"m": folder}) as (server, _):
         port = server.url.rpartition(":")[2]
         assert f"anyone who can reach 127.0.0.1 port {port} may use, load and unload the models" in caplog.text

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
-from aioflow.net.cluster_sources.toml_file import parse_toml
+from aioflow.distributed.cluster_sources import parse_toml
 from tests.support.processes import SECONDS, program
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "cluster.md"

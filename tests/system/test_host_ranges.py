@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from aioflow.net.cluster_sources.host_ranges import expand_addresses
+from aioflow.distributed.cluster_settings import expand_addresses
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash, whose ranges these are")

@@ -90,7 +90,12 @@ print(found.count(True))
 
 
 # Modules that a program without a cluster does not need; they are loaded on first use.
-OF_CLUSTERS = ["aioflow.net", "aioflow.distributed.ring", "aioflow.train.sync_replicas", "aioflow.train.monitored"]
+OF_CLUSTERS = [
+    "aioflow.net",
+    "aioflow.distributed.ring_all_reduce",
+    "aioflow.train.sync_replicas",
+    "aioflow.train.monitored",
+]
 
 
 def loaded(code: str, modules: list[str]) -> str:

@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn", reason="aioflow-engine[serve] is not installed")
 
 from aioflow.errors import ClosedSessionError, UnavailableError
 from aioflow.serve import Processes, ServerOptions  # after importorskip: it needs these packages
-from aioflow.serve.processes import accepting, child, supervisor
+from aioflow.serve.processes import child, serving, supervisor
 from aioflow.serve.processes.child import Child
 from tests.net.certificates import Authority
 from tests.serve.folders import SECONDS
@@ -186,7 +186,7 @@ async def test_service_cannot_be_entered_twice(started: list[Child]) -> None:
 async def test_draining_process_does_not_wait_for_unfinished_tls_handshakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
 ) -> None:
-    monkeypatch.setattr(accepting, "_HANDSHAKE", 10 * SECONDS)
+    monkeypatch.setattr(serving, "_HANDSHAKE", 10 * SECONDS)
     certificate, key = Authority(tmp_path).tls("server").files[:2]
     where = ServerOptions(tls_cert=certificate, tls_key=key, drain_seconds=0.1)
     async with serving_process(where) as (running, channel, connections):

@@ -14,7 +14,7 @@ import pytest
 
 import aioflow as af
 from aioflow.formats.checkpoint import CheckpointReader
-from aioflow.train import unlisted
+from aioflow.train import checkpoint_state
 from tests.support.processes import program
 from tests.train.test_unlisted_checkpoints import checkpoints, go_on, left
 
@@ -117,6 +117,6 @@ async def test_checkpoints_are_written_if_the_mark_cannot_be(tmp_path: Path, mon
         raise PermissionError(13, "Permission denied", str(path))
 
     await asyncio.to_thread(killed, tmp_path / "m")
-    monkeypatch.setattr(unlisted, "temporary_file", refused)
+    monkeypatch.setattr(checkpoint_state, "temporary_file", refused)
     await go_on(tmp_path, 3)
     assert "m-3" in checkpoints(tmp_path)

@@ -16,8 +16,8 @@ import aioflow as af
 from aioflow.formats.stores import store_at
 from aioflow.kernels.io import checkpoints
 from aioflow.train import saver as saver_module
-from aioflow.train.graph_beside import GraphBeside
-from aioflow.train.unlisted import UnlistedCheckpoint
+from aioflow.train.checkpoint_state import UnlistedCheckpoint
+from aioflow.train.meta_graph import GraphBeside
 from tests.support.cancelling import cancel_at_each_turn
 from tests.support.loops import on_each_loop
 

@@ -12,7 +12,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.formats.checkpoint import CheckpointReader, write_checkpoint
-from aioflow.kernels.io.tensor_parts import JoinedRows, whole_tensors
+from aioflow.kernels.io.checkpoints import JoinedRows, whole_tensors
 from tests.net.clusters import cluster
 
 TABLE = np.arange(20, dtype=np.float32).reshape(10, 2)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aioflow as af
-from aioflow.train.graph_beside import GraphBeside
+from aioflow.train.meta_graph import GraphBeside
 from tests.train.test_cancelled_saves import KINDS, OF_EACH_KIND
 
 

@@ -23,8 +23,7 @@ from typing import Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
+from aioflow.compiler.optimize.rewrite import Evaluate, RewriteRule, Rewriting, sweep
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of

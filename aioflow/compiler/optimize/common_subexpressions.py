@@ -14,10 +14,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import Rewriting
+from aioflow.compiler.optimize.rewrite import Evaluate, Rewriting
 from aioflow.graph.opdef import OPS
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 from aioflow.memory.values import Array
 
 _SAMPLE: Final = 64  # elements of a constant that enter its hash

@@ -14,8 +14,7 @@ from typing import Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import Rewriting, sweep
+from aioflow.compiler.optimize.rewrite import Evaluate, Rewriting, sweep
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import num_elements

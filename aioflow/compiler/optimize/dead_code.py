@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aioflow.compiler.ir import ClientGraph
-from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.facts import is_pure_op
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.graph.boundary import ARG, RETVAL
 
 

@@ -23,8 +23,8 @@ from typing import Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
-from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.graph import dtypes
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs

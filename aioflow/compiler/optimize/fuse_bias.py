@@ -15,8 +15,8 @@ from typing import Final
 
 import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fuse_elementwise import named_elsewhere, origins
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.fused import implied_attrs
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import aioflow.ops.fused  # noqa: F401  # defines the ops of kernels.fused
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims, num_elements
@@ -25,7 +25,7 @@ from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.traits import ANY
 from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import HOST, KERNELS
-from aioflow.memory.letting_go import let_go
+from aioflow.memory.collector import let_go
 
 _CHAIN: Final = "_ElementwiseChain"
 # Results of fewer bytes are not fused: there a chain takes as long as its members in a strand, or longer. The first

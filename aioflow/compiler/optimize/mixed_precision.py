@@ -26,7 +26,7 @@ import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node, OutputSpec
 from aioflow.compiler.optimize.dead_code import dead_code
-from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.facts import may_overwrite
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.graph import dtypes
 from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of

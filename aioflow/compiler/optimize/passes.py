@@ -11,11 +11,11 @@ from aioflow.compiler.optimize.arithmetic import arithmetic
 from aioflow.compiler.optimize.common_subexpressions import common_subexpressions
 from aioflow.compiler.optimize.constant_folding import constant_folding, folding_but_widened
 from aioflow.compiler.optimize.dead_code import dead_code
-from aioflow.compiler.optimize.evaluate import Evaluate
 from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
 from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.compiler.optimize.mixed_precision import in_bfloat16, in_float16
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.compiler.optimize.shapes import shapes
 from aioflow.compiler.optimize.transposes import transposes
 from aioflow.errors import InvalidArgumentError

@@ -13,8 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
+from aioflow.compiler.optimize.rewrite import Evaluate, RewriteRule, Rewriting, sweep
 from aioflow.graph.shapes import Dims, is_compatible, num_elements
 from aioflow.memory.values import Array
 

@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Edge, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
-from aioflow.compiler.optimize.rewrite import RewriteRule, Rewriting, sweep
+from aioflow.compiler.optimize.rewrite import Evaluate, RewriteRule, Rewriting, sweep
 from aioflow.compiler.optimize.sinking import AxisOrder, permutation, sunk
 from aioflow.graph.shapes import Dims
 from aioflow.memory.values import Array

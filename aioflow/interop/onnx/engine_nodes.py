@@ -17,7 +17,7 @@ from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import kind_of, type_of
 from aioflow.interop.onnx.translating import OnnxNode
 from aioflow.ops.apply import make_op
-from aioflow.ops.onnx_node import ONNX_NODE
+from aioflow.ops.delegated import ONNX_NODE
 from aioflow.runtime.delegates import declared_engines
 
 _IR: Final = 9  # version of the format that older engines also read

@@ -17,10 +17,10 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
-from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
+from aioflow.interop.onnx.tensors import ExternalFiles
 from aioflow.interop.onnx.types import dims_of_type, element_type_name
 from aioflow.interop.onnx.walking import ModelImport, VisibleNames
 from aioflow.interop.onnx.weights import ModelWeights, statistics_of

@@ -1,6 +1,6 @@
 """The registry of translations from ONNX: one function per op, found by domain, name and opset version.
 
-    @translation("Gemm")
+@translation("Gemm")
     def gemm(node: OnnxNode, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         if node.attr("transA", 0):
             ...
@@ -264,3 +264,32 @@ def load_translations() -> None:
 
 
 _LOADED: Final[list[bool]] = []
+
+
+# ── the domain com.microsoft: ops that onnxruntime's optimizer and quantizer produce ──────────────────────────────────
+#
+# onnx has no schemas for them, so each translation lists the attributes that it handles and supplies their default
+# values. A node with another attribute is refused.
+
+
+DOMAIN: Final = "com.microsoft"
+
+
+def microsoft(op: str, *attributes: str) -> Callable[[_Function], _Function]:
+    """Register the translation of an op of the domain, which handles these attributes."""
+    return translation(op, domain=DOMAIN, attributes=attributes)
+
+
+def refuse_unless(node: OnnxNode, **only: object) -> None:
+    """Refuse a node if an attribute is set to another value than the only supported one."""
+    for name, value in only.items():
+        found = node.attr(name, value)
+        if found != value:
+            node.refuse(f"{name}={found}")
+
+
+def refuse_inputs(node: OnnxNode, **inputs: Tensor | None) -> None:
+    """Refuse a node that has one of these inputs."""
+    for name, given in inputs.items():
+        if given is not None:
+            node.refuse(f"input {name!r}")

@@ -14,12 +14,11 @@ from aioflow.errors import DTypeError, InvalidArgumentError, OpError, ResourceEx
 from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.interop.onnx.engine_nodes import node_by_engine
-from aioflow.interop.onnx.external import ExternalFiles
 from aioflow.interop.onnx.implied_ranks import implied_ranks
 from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Listed, ValueKind, kind_of, kind_of_type, placed, standing_for, type_of
-from aioflow.interop.onnx.tensors import array_of
+from aioflow.interop.onnx.tensors import ExternalFiles, array_of
 from aioflow.interop.onnx.translating import (
     OnnxNode,
     OnnxValue,

@@ -7,11 +7,11 @@ async with aioflow.Session(graph) as session:
 
 from aioflow.interop.safetensors.assigning import Leftover as Leftover
 from aioflow.interop.safetensors.assigning import Misfit as Misfit
+from aioflow.interop.safetensors.assigning import Transposed as Transposed
 from aioflow.interop.safetensors.assigning import WeightsError as WeightsError
 from aioflow.interop.safetensors.assigning import assign as assign
-from aioflow.interop.safetensors.naming import Transposed as Transposed
 from aioflow.interop.safetensors.weights import Weights as Weights
 from aioflow.interop.safetensors.weights import open as open
-from aioflow.interop.safetensors.writing import save as save
+from aioflow.interop.safetensors.weights import save as save
 
 __all__ = ["Leftover", "Misfit", "Transposed", "Weights", "WeightsError", "assign", "open", "save"]

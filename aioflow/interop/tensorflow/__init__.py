@@ -1,6 +1,6 @@
 """Import and export of TensorFlow's graphs, SavedModels and checkpoints, without TensorFlow."""
 
-from aioflow.interop.tensorflow.exporting import export_graph_def as export_graph_def
+from aioflow.interop.tensorflow.graphs import export_graph_def as export_graph_def
 from aioflow.interop.tensorflow.graphs import import_graph_def as import_graph_def
 from aioflow.interop.tensorflow.graphs import load_graph as load_graph
 from aioflow.interop.tensorflow.saved_model import load_saved_model as load_saved_model

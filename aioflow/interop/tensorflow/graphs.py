@@ -1,22 +1,90 @@
-"""Import of TensorFlow's graphs from files."""
+"""Import of TensorFlow's graphs from messages and files, and their export."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from aioflow import protos
 from aioflow.errors import DataLossError, OpError, ResourceExhaustedError
 from aioflow.formats.graphs.codec import refuse_foreign
+from aioflow.formats.graphs.lowering import lowered
+from aioflow.formats.graphs.older.references import modernized
+from aioflow.formats.graphs.published.graphs import definition_of
 from aioflow.formats.stores import store_of
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.graphdef import GraphDef, NodeDef
+from aioflow.graph.graphdef import VERSION, FunctionDef, GraphDef, NodeDef
+from aioflow.graph.opdef import OPS
 from aioflow.graph.tensor_like import TensorLike
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
-from aioflow.interop.tensorflow.definitions import supported
+from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.ops import importer
+from aioflow.protos import Message
+
+# ── definitions from TensorFlow's GraphDef messages, with all unsupported ops found at once ───────────────────────────
+
+
+def supported(graph: Message, what: str, producer: Message = None) -> GraphDef:
+    """Return the definition that a GraphDef message holds.
+
+    Args:
+        graph: The GraphDef message.
+        what: Name of the model, for the error.
+        producer: An OpList message: the op definitions of the program that wrote the graph.
+
+    Raises:
+        UnsupportedError: ops are not supported; the error lists all of them.
+        InvalidArgumentError: the graph is malformed.
+        ResourceExhaustedError: its constants are much larger than their serialized form.
+    """
+    definition, refused = definition_and_refused(graph, producer)
+    if refused:
+        raise UnsupportedError(what, refused)
+    return definition
+
+
+def definition_and_refused(graph: Message, producer: Message = None) -> tuple[GraphDef, list[UnsupportedOp]]:
+    """Return the definition that a GraphDef message holds, and the nodes that are not supported.
+
+    Arguments and errors are those of `supported`, except that unsupported nodes raise no error.
+    """
+    refused: list[UnsupportedOp] = []
+
+    def refuse(op: str, node: str, why: str) -> None:
+        refused.append(UnsupportedOp(op, node, why))
+
+    nodes, functions = definition_of(graph, refuse, producer)
+    # A node may call a function by its name as an op. Functions that were refused count as well: they are listed
+    # themselves.
+    library = {function.name for function in functions} | {each.signature.name for each in graph.library.function}
+    for where, each in [("", nodes), *((f"{f.name}/", f.nodes) for f in functions)]:
+        refused += [
+            UnsupportedOp(n.op, where + n.name) for n in modernized(each) if n.op not in OPS and n.op not in library
+        ]
+    return GraphDef(nodes, VERSION, tuple(map(_alone, functions))), refused
+
+
+def _alone(function: FunctionDef) -> FunctionDef:
+    """Return the function without colocation constraints on nodes outside it.
+
+    Such nodes belong to the program that traced the function, and may be eager.
+    """
+    inside = {f"loc:@{node.name}" for node in function.nodes} | {f"loc:@{arg.name}" for arg in function.inputs}
+    return replace(function, nodes=tuple(_beside(node, inside) for node in function.nodes))
+
+
+def _beside(node: NodeDef, inside: Collection[str]) -> NodeDef:
+    groups = node.attrs.get("_class")
+    if not isinstance(groups, tuple):
+        return node
+    kept = tuple(g for g in groups if g in inside or not (isinstance(g, str) and g.startswith("loc:@")))
+    return node if kept == groups else replace(node, attrs={**node.attrs, "_class": kept})
+
+
+# ── import from files ─────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 # A file or the bytes of one, a definition, or a GraphDef message, also one of TensorFlow's own class.
 GraphSource: TypeAlias = "str | os.PathLike[str] | bytes | GraphDef | protos.Message"
@@ -151,3 +219,47 @@ def _unread(graph: Graph) -> dict[str, Tensor]:
         if op.inputs and op not in read and graph.is_fetchable(op)
         for tensor in op.outputs
     }
+
+
+# ── graphs that use only ops that TensorFlow has ──────────────────────────────────────────────────────────────────────
+
+
+def export_graph_def(graph: Graph | GraphDef) -> GraphDef:
+    """Return a definition of the graph that TensorFlow imports and runs with equal results.
+
+    Load it with `tf.GraphDef.FromString(export_graph_def(graph).SerializeToString())`.
+
+    Ops of aioflow are expressed in TensorFlow's ops where that is possible. The snapshots of a `train.Saver`, which a
+    later step writes, are left out; ops that save and restore in one step remain.
+
+    Args:
+        graph: The graph, or its definition.
+
+    Raises:
+        UnsupportedError: TensorFlow lacks ops of the graph; the error lists all of them.
+        InvalidArgumentError: an attribute cannot be serialized, for example a Python function.
+    """
+    return exported(graph.as_graph_def() if isinstance(graph, Graph) else graph)
+
+
+def exported(definition: GraphDef) -> GraphDef:
+    """Return the definition in terms of TensorFlow's ops. Raise UnsupportedError if TensorFlow lacks an op."""
+    definition = lowered(definition)
+    nodes, functions = definition.nodes, definition.functions
+    library = {function.name for function in functions}
+    refused = [
+        UnsupportedOp(node.op, where + node.name, _why(node.op))
+        for where, each in [("", nodes), *((f"{f.name}/", f.nodes) for f in functions)]
+        for node in each
+        if node.op not in library and _why(node.op)
+    ]
+    if refused:
+        raise UnsupportedError("the graph", refused, "exported to TensorFlow")
+    return definition
+
+
+def _why(op: str) -> str:
+    """Return the reason why TensorFlow cannot run the op, "" if it can."""
+    if op not in OPS or not OPS.get(op).published:
+        return "TensorFlow has no such op"
+    return "it refers to an object of this process" if OPS.get(op).traits.stays_home else ""

@@ -21,9 +21,8 @@ from aioflow.graph.graph import Graph, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.graph.shapes import is_compatible
 from aioflow.interop.model import Model, Signature
-from aioflow.interop.tensorflow.definitions import supported
+from aioflow.interop.tensorflow.graphs import supported
 from aioflow.interop.tensorflow.pruning import node_of, pruned
-from aioflow.interop.tensorflow.restored import captured_variables, restored_variables
 from aioflow.interop.tensorflow.saved_model_parts import (
     ASSETS,
     VARIABLES,
@@ -32,7 +31,12 @@ from aioflow.interop.tensorflow.saved_model_parts import (
     meta_graph,
     saved_model,
 )
-from aioflow.interop.tensorflow.stored_variables import SavedModelVariable, stored_variables
+from aioflow.interop.tensorflow.stored_variables import (
+    SavedModelVariable,
+    captured_variables,
+    restored_variables,
+    stored_variables,
+)
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.lookup.definitions import is_mutable_table

@@ -16,7 +16,7 @@ from aioflow.kernels.blockwise import BLOCK, claim_array, full, is_large, rows_w
 from aioflow.kernels.convert import as_array, as_ints, as_sizes
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
-from aioflow.kernels.text.strings import as_strings, each
+from aioflow.kernels.text import as_strings, each
 from aioflow.memory.copying import copied, put, row_blocks
 from aioflow.memory.values import Array, Namespace, NpDType
 

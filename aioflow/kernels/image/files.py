@@ -24,7 +24,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.kernels.convert import as_bytes
 from aioflow.kernels.registry import Binding, binder, kernel
-from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.kernels.text import as_strings, string_values
 from aioflow.loading.later import not_installed
 from aioflow.memory.values import Array, Value
 

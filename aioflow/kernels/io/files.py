@@ -11,7 +11,7 @@ from aioflow.formats.allowed_folders import AllowedFolders
 from aioflow.formats.files import file_errors, path_text, read_whole, write_whole
 from aioflow.graph.arrays import string_array
 from aioflow.kernels.registry import kernel
-from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.kernels.text import as_strings, string_values
 from aioflow.memory.values import Array
 
 

@@ -33,7 +33,7 @@ from aioflow.graph import dtypes
 from aioflow.kernels.convert import as_bytes, as_int
 from aioflow.kernels.queues.queues import Queue
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
-from aioflow.kernels.text.strings import as_strings, string_values
+from aioflow.kernels.text import as_strings, string_values
 from aioflow.memory.values import Array
 from aioflow.sync.fair_lock import FairLock
 from aioflow.sync.queue import Dequeue

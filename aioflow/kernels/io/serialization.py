@@ -16,7 +16,7 @@ from aioflow.kernels.blockwise import taken
 from aioflow.kernels.math.large_sorts import order_of
 from aioflow.kernels.registry import Binding, binder
 from aioflow.kernels.sparse.entries import check_bounds, check_entries
-from aioflow.kernels.text.strings import LEAST_STRING, as_strings, string_values
+from aioflow.kernels.text import LEAST_STRING, as_strings, string_values
 from aioflow.memory.values import Array
 
 _SLICES: Final = 1024  # slices that are serialized between two checkpoints

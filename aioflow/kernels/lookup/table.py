@@ -16,7 +16,7 @@ from aioflow.concurrency.stopping import blocks, reserve
 from aioflow.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from aioflow.graph.dtypes import DType, string
 from aioflow.kernels.convert import check_room
-from aioflow.kernels.text.strings import as_strings
+from aioflow.kernels.text import as_strings
 from aioflow.memory.values import Array, Value
 
 _BATCH: Final = 4096  # keys between two checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aioflow.kernels.convert import broadcast_shape
 from aioflow.kernels.registry import kernel
-from aioflow.kernels.text.strings import as_strings, side_by_side, string_values
+from aioflow.kernels.text import as_strings, side_by_side, string_values
 from aioflow.memory.values import Array, Value
 
 

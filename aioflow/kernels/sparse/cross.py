@@ -17,7 +17,7 @@ from aioflow.kernels.blockwise import BLOCK, claim_array
 from aioflow.kernels.convert import as_bool, as_bytes, as_int, as_ints
 from aioflow.kernels.registry import Binding, KernelBody, binder
 from aioflow.kernels.sparse.entries import check_entries, int64_array
-from aioflow.kernels.text.strings import as_strings, each
+from aioflow.kernels.text import as_strings, each
 from aioflow.memory.values import Array
 
 _FACTOR: Final = np.uint64(0xC6A4A7935BD1E995)

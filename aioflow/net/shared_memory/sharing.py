@@ -21,13 +21,10 @@ from aioflow.graph.dtypes import DType
 from aioflow.memory.segments import SHARED, has_segments, loan_of
 from aioflow.memory.values import Array
 from aioflow.net.chance import fresh_number
-from aioflow.net.frame_header import Document
-from aioflow.net.framing import CHUNK_BYTES, EncodedMessage, FrameKind, WireMessage, encode
+from aioflow.net.framing import CHUNK_BYTES, Document, EncodedMessage, FrameKind, WireMessage, encode
 from aioflow.net.limits import Limits
-from aioflow.net.shared_memory.exporting import Exporter, large
-from aioflow.net.shared_memory.importing import Importer
-from aioflow.net.shared_memory.opening import Process
-from aioflow.net.shared_memory.ring import FILE_BYTES, NONCE_BYTES, PeerRing, Ring
+from aioflow.net.shared_memory.rings import FILE_BYTES, NONCE_BYTES, PeerRing, Process, Ring
+from aioflow.net.shared_memory.tensors import Exporter, Importer, large
 
 _PIECE: Final = 1 << 20  # bytes copied at a time
 _TURN: Final = 0.5e-3  # seconds after which a copy yields to the event loop

@@ -1,4 +1,4 @@
-"""Initializers of static tables: entries from tensors or from the lines of a text file."""
+"""Initializers of static tables, with entries from tensors or from the lines of a text file, and base classes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,72 @@ from typing import Any, Final
 from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
-from aioflow.graph.default_graph import graph_of
+from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.dtypes import DType, DTypeLike
 from aioflow.graph.graph import GraphKeys, Operation, Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make_op
+from aioflow.ops.core import group, no_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
-from aioflow.ops.lookup.interface import LookupInterface, OfKeysAndValues
+
+__all__ = ["initialize_all_tables", "tables_initializer"]
+
+
+# ── base classes of tables and of their initializers ──────────────────────────────────────────────────────────────────
+
+
+class OfKeysAndValues:
+    """A base class for objects with keys and values.
+
+    Args:
+        key_dtype, value_dtype: Dtype of a key and of a value.
+    """
+
+    def __init__(self, key_dtype: DTypeLike, value_dtype: DTypeLike) -> None:
+        self._key_dtype = dtypes.as_dtype(key_dtype)
+        self._value_dtype = dtypes.as_dtype(value_dtype)
+
+    @property
+    def key_dtype(self) -> DType:
+        """Dtype of the keys."""
+        return self._key_dtype
+
+    @property
+    def value_dtype(self) -> DType:
+        """Dtype of the values."""
+        return self._value_dtype
+
+
+class LookupInterface(OfKeysAndValues, ABC):
+    """A table of values by key. Like a variable, it outlives a step and a session.
+
+    Args:
+        key_dtype, value_dtype: Dtype of a key and of a value.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the node that creates the table, without its scopes."""
+
+    @property
+    @abstractmethod
+    def resource_handle(self) -> Tensor:
+        """The resource handle of the table."""
+
+    @abstractmethod
+    def size(self, name: str | None = None) -> Tensor:
+        """Return the number of entries, an int64 scalar."""
+
+    @abstractmethod
+    def lookup(self, keys: Any) -> Any:
+        """Return the values of the keys, and a default value for missing keys."""
+
+    def __getitem__(self, keys: Any) -> Any:
+        """Return `lookup(keys)`."""
+        return self.lookup(keys)
+
+
+# ── initializers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TableInitializer(OfKeysAndValues, ABC):
@@ -187,3 +247,21 @@ def _check_index(what: str, index: int, dtype: DType) -> None:
         raise InvalidArgumentError(f"{what} is the number of a line", expected="int64", actual=dtype.name)
     if index == TextFileIndex.WHOLE_LINE and not dtype.is_integer and dtype is not dtypes.string:
         raise InvalidArgumentError(f"{what} is a whole line", expected="a string or an integer", actual=dtype.name)
+
+
+# ── the node that initializes all tables of a graph ───────────────────────────────────────────────────────────────────
+
+
+def tables_initializer(name: str = "init_all_tables") -> Operation:
+    """Return a node that initializes all static tables of the default graph.
+
+    Tables that have their entries already stay unchanged. A `MonitoredSession` runs the node in every new session, as
+    part of its `local_init_op`.
+    """
+    nodes = default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
+    return group(*nodes, name=name) if nodes else no_op(name=name)
+
+
+def initialize_all_tables(name: str = "init_all_tables") -> Operation:
+    """Return `tables_initializer(name)`. The older name."""
+    return tables_initializer(name)

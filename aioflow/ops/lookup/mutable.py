@@ -12,7 +12,7 @@ from aioflow.graph.shapes import TensorShape
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list, make_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
-from aioflow.ops.lookup.interface import LookupInterface
+from aioflow.ops.lookup.initializers import LookupInterface
 from aioflow.ops.lookup.tables import container_of
 
 _COLUMNS: Final = ("-keys", "-values")  # suffixes of the names in a checkpoint

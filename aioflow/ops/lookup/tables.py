@@ -17,8 +17,7 @@ from aioflow.graph.signature.attributes import Attrs
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, make_list
 from aioflow.ops.core import no_op
 from aioflow.ops.lookup import definitions as _definitions  # noqa: F401  # defines the ops used here
-from aioflow.ops.lookup.initializers import TableInitializer
-from aioflow.ops.lookup.interface import LookupInterface
+from aioflow.ops.lookup.initializers import LookupInterface, TableInitializer
 from aioflow.ops.math.complex import cast
 from aioflow.ops.sparse.tensor import SparseTensor
 from aioflow.ops.text.forms import string_to_hash_bucket_fast

@@ -1,4 +1,7 @@
-"""Comparisons, tests for NaN and infinity, and logical ops. Their results are bool and have no gradients."""
+"""Comparisons, tests for NaN and infinity, logical ops, and the check for non-finite values.
+
+The results of all but the check are bool and have no gradients.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,20 @@ from typing import Final
 import numpy as np
 
 from aioflow.errors import InvalidArgumentError
-from aioflow.graph.gradient_registry import not_differentiable
-from aioflow.graph.graph import Tensor
+from aioflow.graph.gradient_registry import gradient, not_differentiable
+from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
 from aioflow.graph.static_value import known_by
-from aioflow.graph.traits import ANY, BOOLS, FLOATS, NUMBERS, Laws, Neutral, elementwise
+from aioflow.graph.traits import ANY, BOOLS, FLOATS, NUMBERS, Effect, Laws, Neutral, elementwise, opaque
 from aioflow.memory.values import Array
-from aioflow.ops import row_values
-from aioflow.ops.apply import TensorLike, make
+from aioflow.ops import row_values, rows
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import broadcast
 
 __all__ = [
+    "check_numerics",
     "equal",
     "greater",
     "greater_equal",
@@ -34,6 +38,7 @@ __all__ = [
     "logical_or",
     "logical_xor",
     "not_equal",
+    "verify_tensor_all_finite",
 ]
 
 
@@ -210,3 +215,50 @@ def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tenso
     """Return whether exactly one of x and y is true, elementwise with broadcasting."""
     # For bools, NotEqual is exclusive or.
     return make("NotEqual", x, y, T="bool", name=name)
+
+
+# ── the check for non-finite values: it stops a step at the node where they first appear ──────────────────────────────
+
+
+define_op(
+    "CheckNumerics",
+    "tensor: T",
+    "output: T",
+    ["T: {floats}", "message: string"],
+    shape=unchanged,
+    rows=rows.each_element,
+    traits=opaque(effect=Effect.FAILS),
+)
+
+
+@gradient("CheckNumerics")
+def _check_numerics_grad(op: Operation, grad: Tensor) -> Tensor:
+    return check_numerics(grad, f"the gradient of {op.name!r} is not finite")
+
+
+def check_numerics(tensor: TensorLike, message: str, name: str | None = None) -> Tensor:
+    """Return the tensor itself, after checking that all elements are finite. Its gradient is checked as well.
+
+    Raises:
+        InvalidArgumentError: (at run time) an element is NaN or infinite; the error has `message` and names the node.
+    """
+    return make("CheckNumerics", tensor, message=message, name=name)
+
+
+def verify_tensor_all_finite(
+    t: TensorLike | None = None,
+    msg: str | None = None,
+    name: str | None = None,
+    x: TensorLike | None = None,
+    message: str | None = None,
+) -> Tensor:
+    """Return the result of `check_numerics`; `x` and `message` are other names of `t` and `msg`.
+
+    Raises:
+        InvalidArgumentError: the tensor is missing, or given twice.
+    """
+    given = x if t is None else t
+    if given is None or (t is not None and x is not None):
+        raise InvalidArgumentError("verify_tensor_all_finite needs one tensor", expected="t or x", actual=(t, x))
+    tensor = convert_to_tensor(given, name="t")
+    return check_numerics(tensor, msg or message or "", name or "VerifyFinite")

@@ -1,4 +1,4 @@
-"""Definitions of the queue ops. The methods of the classes in `aioflow.ops.queues.queues` build their nodes."""
+"""Definitions of the queue and stack ops. The classes in `aioflow.ops.queues.queues` build the nodes of queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aioflow.graph.gradient_registry import not_differentiable
 from aioflow.graph.graph import Tensor
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, common_dims, format_dims
-from aioflow.graph.traits import handle, waiting
+from aioflow.graph.traits import Effect, bookkeeping, handle, waiting
 from aioflow.ops.core import origin, scalar
 
 _KINDS = ("FIFOQueueV2", "PaddingFIFOQueueV2", "RandomShuffleQueueV2", "PriorityQueueV2")
@@ -142,3 +142,33 @@ not_differentiable(
     "_QueueDequeuersV2",
     "QueueIsClosedV2",
 )
+
+
+# ── stacks, for `aioflow.raw_ops` and imported graphs; a stack lives as long as its step ──────────────────────────────
+
+
+def _pushed(ctx: ShapeContext) -> Dims:
+    return ctx.dims("elem")
+
+
+define_op(
+    "StackV2",
+    "max_size: int32",
+    "handle: resource",
+    ["elem_type: type", "stack_name: string = ''"],
+    shape=scalar,
+    traits=handle(),
+)
+define_op(
+    "StackPushV2",
+    "handle: resource, elem: T",
+    "output: T",
+    ["T: type", "swap_memory: bool = False"],
+    shape=_pushed,
+    traits=bookkeeping(effect=Effect.CHANGES),
+)
+define_op(
+    "StackPopV2", "handle: resource", "elem: elem_type", ["elem_type: type"], traits=bookkeeping(effect=Effect.CHANGES)
+)
+define_op("StackCloseV2", "handle: resource", "", traits=bookkeeping(effect=Effect.CHANGES))
+not_differentiable("StackV2", "StackPushV2", "StackPopV2", "StackCloseV2")

@@ -14,7 +14,7 @@ from aioflow.ops.variables.partitioned import PartitionedVariable
 from aioflow.ops.variables.partitioners import Partitioner
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
 from aioflow.ops.variables.scope import InitializerLike, Regularizer, get_variable_scope, variable_scope
-from aioflow.ops.variables.sharing import share_or_make_any
+from aioflow.ops.variables.store import share_or_make_any
 from aioflow.ops.variables.variable import Variable
 
 __all__ = ["create_partitioned_variables", "get_local_variable", "get_variable"]

@@ -18,8 +18,7 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Tensor
 from aioflow.ops.apply import TensorLike
 from aioflow.ops.variables.partitioners import Partitioner
-from aioflow.ops.variables.sharing import share_or_make_any
-from aioflow.ops.variables.store import store_of, value_of_dtype
+from aioflow.ops.variables.store import share_or_make_any, store_of, value_of_dtype
 from aioflow.ops.variables.variable import Variable
 
 # A value, a function of (shape, dtype=), or a class whose instances are such functions.

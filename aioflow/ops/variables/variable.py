@@ -29,8 +29,7 @@ from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchron
 from aioflow.ops.variables.state import convert_indices
 from aioflow.ops.variables.stored import StoredVariable, find_stored
 from aioflow.ops.variables.stored import variable_def as definition_of
-from aioflow.ops.variables.updates import Updates
-from aioflow.ops.variables.wider_shapes import WIDENED, widen_variable
+from aioflow.ops.variables.updates import WIDENED, Updates, widen_variable
 from aioflow.protos import Message
 
 __all__ = ["Variable"]

@@ -2,28 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from aioflow.concurrency.threads import in_thread
-from aioflow.errors import CancelledError, NotFoundError, OpError, UnimplementedError
+from aioflow.errors import CancelledError, NotFoundError, OpError, ResourceExhaustedError, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.memory.values import Buffer
 from aioflow.protos.messages import Message
 from aioflow.release import RELEASE
-from aioflow.serve.admission import HeldBytes, RequestAdmission
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.contents import FIELDS, to_contents
-from aioflow.serve.grpc.fields import field_head
+from aioflow.serve.grpc.coding import FIELDS, Asked, check_rest, decode_asked, field_head, read_asked, to_contents
 from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, message, parsed, pool
-from aioflow.serve.grpc.request import Asked, check_rest, decode_asked, read_asked
-from aioflow.serve.grpc.streams import OpenStreams
+from aioflow.serve.memory_limits import HeldBytes, RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, said_of
 from aioflow.serve.protocol.binary_data import to_bytes
 from aioflow.serve.repository import Repository
+
+# ── calls of unlimited duration, and a limit on their number ──────────────────────────────────────────────────────────
+
+
+T = TypeVar("T")
+
+
+class OpenStreams:
+    """Calls that end with their clients or with the service.
+
+    Args:
+        limit: The maximum number at a time: each has a task, and no deadline.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._count = 0
+        self._waits: set[asyncio.Timeout] = set()
+        self._is_ended = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Count the block as one of the calls.
+
+        Raises:
+            ResourceExhaustedError: the limit is reached.
+        """
+        if self._count >= self._limit:
+            error = ResourceExhaustedError("too many streams are open", expected=f"at most {self._limit} of a kind")
+            error.retry_after = 1.0
+            raise error
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+
+    async def wait(self, work: Awaitable[T]) -> T:
+        """Wait for work that the end of the service may cancel.
+
+        Do not use it for a write: grpcio then could not tell if the headers were sent, and could not end the call.
+
+        Raises:
+            CancelledError: the service ends.
+        """
+        # `timeout(0)` expires at the first suspension, so a wait that begins after the end is ended, too.
+        wait = asyncio.timeout(0 if self._is_ended else None)
+        self._waits.add(wait)
+        try:
+            async with wait:
+                return await work
+        except TimeoutError as error:
+            if not wait.expired():
+                raise
+            raise CancelledError("the service is shutting down") from error
+        finally:
+            self._waits.discard(wait)
+
+    def end(self) -> None:
+        """End all current and future waits."""
+        self._is_ended = True
+        for wait in self._waits:
+            # `reschedule` expects a time of the loop, and 0 is past.
+            wait.reschedule(0)
+
+
+# ── the methods ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
 
 # ── Encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
 
@@ -104,9 +170,6 @@ OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # prob
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 _STREAMS: Final = 100  # per kind of stream: clients need no token, and there are few load balancers
 _LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and arrays are processed in a thread
-
-
-T = TypeVar("T")
 
 
 class MethodCall(Protocol):

@@ -19,12 +19,12 @@ import grpc
 from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
-from aioflow.serve.admission import RequestAdmission
-from aioflow.serve.bearer import Bearer
 from aioflow.serve.grpc.methods import OPEN, Method, Methods
+from aioflow.serve.guard import Bearer
+from aioflow.serve.memory_limits import RequestAdmission
+from aioflow.serve.options import ServerOptions
 from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
 from aioflow.serve.repository import Repository
-from aioflow.serve.where import ServerOptions
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}

@@ -6,6 +6,6 @@ that (`/status`) and inserts it as text.
 
 from __future__ import annotations
 
-from aioflow.serve.page.answers import Page
+from aioflow.serve.page.status import Page
 
 __all__ = ["Page"]

@@ -14,10 +14,9 @@ import numpy as np
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import dims_of
-from aioflow.serve.options import ModelOptions
+from aioflow.serve.options import ModelOptions, ServerOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.sources import ModelSource
-from aioflow.serve.where import ServerOptions
 from aioflow.session.batching import Padding
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, NoReturn
 
 from aioflow.arguments import check_number, check_whole
-from aioflow.distributed.starting.restarts import Restarts
+from aioflow.distributed.restarts import Restarts
 from aioflow.errors import (
     ClosedSessionError,
     FailedPreconditionError,
@@ -27,7 +27,7 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.net.remote_step import outcomes
-from aioflow.serve.options import ModelOptions
+from aioflow.serve.options import ModelOptions, ServerOptions
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.settings import Settings
@@ -37,7 +37,6 @@ from aioflow.serve.repository import IndexEntry, VersionState
 from aioflow.serve.running import running
 from aioflow.serve.server import listening, url_of
 from aioflow.serve.sources import ModelSource
-from aioflow.serve.where import ServerOptions
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _MAX_FAILURES: Final = 5  # consecutive failed starts

@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from aioflow.errors import OpError
 from aioflow.net.remote_step import outcomes
-from aioflow.serve.admission import RequestAdmission
 from aioflow.serve.endpoints import Endpoint
 from aioflow.serve.guard import RequestGuard
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metrics import CONTENT_TYPE
 from aioflow.serve.processes.board import Board
 from aioflow.serve.processes.channel import ProcessChannel

@@ -17,8 +17,7 @@ from aioflow.serve.protocol.errors import (
 )
 from aioflow.serve.protocol.limits import Limits
 from aioflow.serve.protocol.messages import InferRequest, InferResponse, RequestedOutput
-from aioflow.serve.protocol.request import decode_request
-from aioflow.serve.protocol.response import EncodedResponse, encode_response
+from aioflow.serve.protocol.rest import EncodedResponse, decode_request, encode_response
 
 __all__ = [
     "DATATYPES",

@@ -3,6 +3,6 @@
 from aioflow.session.batching.batched import Batched
 from aioflow.session.batching.batching import Batching
 from aioflow.session.batching.rows import Padding
-from aioflow.sync.batch_statistics import BatchStatistics
+from aioflow.sync.batch_driver import BatchStatistics
 
 __all__ = ["BatchStatistics", "Batched", "Batching", "Padding"]

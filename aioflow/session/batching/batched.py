@@ -24,8 +24,7 @@ from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.session.batching.rows import RowsIn, RowsOut, RowValues
 from aioflow.session.fetches import small_copies
 from aioflow.sync.background import Background
-from aioflow.sync.batch_driver import BatchDriver, WaitingRequest
-from aioflow.sync.batch_statistics import BatchStatistics
+from aioflow.sync.batch_driver import BatchDriver, BatchStatistics, WaitingRequest
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece
 
 _LOG: Final = logging.getLogger("aioflow.batching")

@@ -21,7 +21,7 @@ from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
 from aioflow.train.coordinator import Coordinator
 from aioflow.train.monitored.session_run_hook import SessionRunArgs, SessionRunContext, SessionRunHook, called
-from aioflow.train.monitored.step_of_graph import required_global_step
+from aioflow.train.monitored.timers import required_global_step
 
 _LOST: Final = (AbortedError, UnavailableError)
 _TAKEN: Final = b"="  # prefix of every stored position; an empty value means that no position is stored yet

@@ -27,8 +27,7 @@ from aioflow.train.monitored.session_run_hook import (
     SessionRunValues,
     called,
 )
-from aioflow.train.monitored.step_of_graph import required_global_step
-from aioflow.train.monitored.timers import SecondOrStepTimer
+from aioflow.train.monitored.timers import SecondOrStepTimer, required_global_step
 from aioflow.train.saver import PendingCheckpoint, Saver
 
 _LOGGER: Final = logging.getLogger("aioflow.train")

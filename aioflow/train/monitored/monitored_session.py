@@ -29,7 +29,7 @@ from aioflow.session.fetches import Feeds
 from aioflow.session.session import Session
 from aioflow.train.monitored.patience import Patience
 from aioflow.train.monitored.scaffold import Scaffold
-from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator
+from aioflow.train.monitored.session_creation import ChiefSessionCreator, SessionCreator
 from aioflow.train.monitored.session_instance import SessionInstance
 from aioflow.train.monitored.session_run_hook import SessionRunHook, called, hooks_of
 

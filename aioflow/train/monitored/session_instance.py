@@ -17,7 +17,7 @@ from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.runtime.stats import RunMetadata
 from aioflow.session.fetches import Feeds
 from aioflow.train.coordinator import Coordinator
-from aioflow.train.monitored.session_creators import SessionCreator
+from aioflow.train.monitored.session_creation import SessionCreator
 from aioflow.train.monitored.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,

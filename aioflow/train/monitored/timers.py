@@ -1,4 +1,4 @@
-"""Timers of hooks, which trigger every given number of steps or of seconds of the event loop's clock."""
+"""Timers of hooks, which trigger every given number of steps or of seconds, and the lookup of the global step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from aioflow.arguments import check_number
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import FailedPreconditionError, InvalidArgumentError
+from aioflow.ops.variables.variable import Variable
+from aioflow.train.step import get_global_step
 
 
 def loop_time() -> float:
@@ -114,3 +116,22 @@ class NeverTriggerTimer:
     def last_triggered_step(self) -> int | None:
         """Return None."""
         return None
+
+
+# ── the global step of a graph ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def required_global_step(who: object) -> Variable:
+    """Return the global step of the default graph.
+
+    Raises:
+        FailedPreconditionError: there is no global step; the error names the type of `who`.
+    """
+    step = get_global_step()
+    if step is None:
+        raise FailedPreconditionError(
+            f"{type(who).__name__} needs a global step",
+            expected="train.get_or_create_global_step() before the session is made",
+            actual="none",
+        )
+    return step

@@ -12,12 +12,12 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.runtime.worker import Worker
 from aioflow.train.monitored.checkpointed_input import CheckpointedInput
 from aioflow.train.monitored.checkpointing import CheckpointSaverHook
+from aioflow.train.monitored.hooks import StepCounterHook
 from aioflow.train.monitored.monitored_session import MonitoredSession
+from aioflow.train.monitored.recording_hooks import SummarySaverHook
 from aioflow.train.monitored.scaffold import Scaffold
-from aioflow.train.monitored.session_creators import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from aioflow.train.monitored.session_creation import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from aioflow.train.monitored.session_run_hook import SessionRunHook, hooks_of
-from aioflow.train.monitored.summaries import SummarySaverHook
-from aioflow.train.monitored.watching import StepCounterHook
 
 
 class _Default:

@@ -16,7 +16,7 @@ from aioflow.kernels.fused import chain_of
 from aioflow.kernels.registry import Binding
 from aioflow.kernels.resources import ResourceManager
 from aioflow.runtime.device import host
-from aioflow_cupy.elementwise import elementwise_chain, program
+from aioflow_cupy.kernels import elementwise_chain, program
 from tests.backends.cupy.fakes import PlainDevice
 
 

@@ -14,7 +14,7 @@ from aioflow.errors import InvalidArgumentError
 from aioflow.kernels.registry import KERNELS
 from aioflow.testing.evaluate import evaluate
 from aioflow.typing import VolumeFormat
-from aioflow_cupy.taps import ArrayWindows
+from aioflow_cupy.windows import ArrayWindows
 from tests.backends.cupy.evaluation import evaluator
 from tests.backends.cupy.fakes import PlainDevice
 from tests.support.dense import dense

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.compiler.ir import ClientGraph, Node
-from aioflow.compiler.optimize.evaluate import Evaluate
+from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.compiler.verify import verify
 from aioflow.config import SessionConfig

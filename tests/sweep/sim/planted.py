@@ -27,8 +27,7 @@ from aioflow.net import (
     task_worker,
     worker_service,
 )
-from aioflow.net.calls import Calls
-from aioflow.net.channel import Channel
+from aioflow.net.channel import Calls, Channel
 from aioflow.net.heartbeat import Heartbeat
 from aioflow.net.step_table import EndedSteps
 from aioflow.net.tcp import TcpComm

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aioflow_numpy import compiled_blocks, compiled_depthwise, compiled_patches, compiled_pools, compiled_updates, crew
-from aioflow_numpy.compiled import wanted
-from aioflow_numpy.compiled.code import Programs
-from aioflow_numpy.compiled.store import ProgramStore
+from aioflow_numpy import crew
+from aioflow_numpy.compiled import blocks, depthwise, patches, pools, updates, wanted
+from aioflow_numpy.compiled.code import Programs, ProgramStore
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +21,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
 @pytest.fixture(autouse=True)
 def _their_programs(programs: Programs) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (compiled_blocks, compiled_depthwise, compiled_patches, compiled_pools, compiled_updates, crew):
+        for module in (blocks, depthwise, patches, pools, updates, crew):
             patch.setattr(module, "programs", lambda: programs)
         patch.setattr(wanted, "_EARLIER", 1)  # independent of what other tests have stored
-        compiled_blocks._form.cache_clear()  # forget the costs of chains in other tests
+        blocks._form.cache_clear()  # forget the costs of chains in other tests
         yield

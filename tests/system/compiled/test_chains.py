@@ -19,8 +19,9 @@ from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.kernels.fused import implied_attrs
 from aioflow.kernels.registry import KERNELS
-from aioflow_numpy import compiled_blocks, fused_blocks
+from aioflow_numpy import fused_blocks
 from aioflow_numpy.block_functions import CompiledPiece
+from aioflow_numpy.compiled import blocks as compiled_blocks
 from aioflow_numpy.compiled.code import MachineFunction, Programs
 from aioflow_numpy.compiled.pieces import ChainPiece, program
 from aioflow_numpy.compiled.wanted import BACKGROUND

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from aioflow.errors import DeadlineExceededError, FailedPreconditionError, NotFoundError, OpError
-from aioflow_numpy.compiled import compiler as module
-from aioflow_numpy.compiled.code import Programs, describe
-from aioflow_numpy.compiled.compiler import find
+from aioflow_numpy.compiled import code as module
+from aioflow_numpy.compiled.code import Programs, ProgramStore, describe, find
 from aioflow_numpy.compiled.pieces import EXACT_FLOATS
-from aioflow_numpy.compiled.store import ProgramStore
 from tests.system.compiled.chains import compiler
 
 NOTHING = "void piece0(long rows, long width) {}"
@@ -212,7 +210,7 @@ from pathlib import Path
 from tests.system.compiled.chains import gate, gate_inputs
 from aioflow_numpy import compiled_blocks
 from aioflow_numpy.compiled.wanted import BACKGROUND
-from aioflow_numpy.compiled.compiler import Compiler
+from aioflow_numpy.compiled.code import Compiler
 
 compiled_blocks._WORTH = 0
 compile = Compiler.compile

@@ -15,7 +15,7 @@ import pytest
 from aioflow.graph import dtypes
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.fused import Chain, chain_of
-from aioflow_cupy.elementwise import program
+from aioflow_cupy.kernels import program
 from tests.backends.cupy.test_elementwise import binding
 
 COMPARING = ("Less", "LessEqual", "Greater", "GreaterEqual")

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow_numpy import compiled_depthwise as module
 from aioflow_numpy import conv_depthwise
-from aioflow_numpy.compiled.depthwise import depthwise_program
-from aioflow_numpy.compiled.trials import numbers
-from aioflow_numpy.compiled.wanted import BACKGROUND
-from aioflow_numpy.compiled_depthwise import CompiledDepthwise, compiled_depthwise
+from aioflow_numpy.compiled import depthwise as module
+from aioflow_numpy.compiled.depthwise import CompiledDepthwise, compiled_depthwise, depthwise_program
+from aioflow_numpy.compiled.wanted import BACKGROUND, numbers
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.convolution import depthwise_conv2d, depthwise_conv2d_backprop_input
 from tests.system.compiled.chains import Array, compiler, same

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow_numpy import compiled_patches as module
 from aioflow_numpy import conv_patches
-from aioflow_numpy.compiled.patches import PATCHES_PROGRAM
+from aioflow_numpy.compiled import patches as module
+from aioflow_numpy.compiled.patches import PATCHES_PROGRAM, CompiledPatches
 from aioflow_numpy.compiled.wanted import BACKGROUND
-from aioflow_numpy.compiled_patches import CompiledPatches
 from aioflow_numpy.conv_patches import PatchBlock, whole, window_rows
 from aioflow_numpy.conv_shapes import Windows, windows
 from aioflow_numpy.convolution import conv2d

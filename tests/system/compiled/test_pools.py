@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aioflow_numpy import compiled_pools as module
 from aioflow_numpy import pooling
-from aioflow_numpy.compiled.pools import pool_program
-from aioflow_numpy.compiled.trials import numbers
-from aioflow_numpy.compiled.wanted import BACKGROUND
-from aioflow_numpy.compiled_pools import CompiledPool
+from aioflow_numpy.compiled import pools as module
+from aioflow_numpy.compiled.pools import CompiledPool, pool_program
+from aioflow_numpy.compiled.wanted import BACKGROUND, numbers
 from aioflow_numpy.conv_shapes import Windows, windows
 from tests.system.compiled.chains import Array, compiler, same
 

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from aioflow.errors import ResourceExhaustedError
-from aioflow_numpy.compiled import store as module
-from aioflow_numpy.compiled.code import Programs, describe
-from aioflow_numpy.compiled.store import ProgramStore
+from aioflow_numpy.compiled import code as module
+from aioflow_numpy.compiled.code import Programs, ProgramStore, describe
 from tests.support import processes
 from tests.system.compiled.chains import compiler
 
@@ -157,7 +156,7 @@ def test_processes_may_compile_the_same_program_at_once(tmp_path: Path) -> None:
 from ctypes import addressof, c_int
 from pathlib import Path
 from aioflow_numpy.compiled.code import Programs
-from aioflow_numpy.compiled.store import Store
+from aioflow_numpy.compiled.code import Store
 
 for i in range(3):
     (function,) = Programs(Store(Path({str(tmp_path / "kept")!r}))).functions({TEXT!r} + f"// {{i}}", [1])

@@ -15,11 +15,9 @@ import aioflow as af
 from aioflow.concurrency.stopping import Stoppable, doing
 from aioflow.kernels.variables.optimizer_rules import RULES, UpdateRule
 from aioflow.kernels.variables.optimizer_updates import in_passes
-from aioflow_numpy import compiled_updates as module
-from aioflow_numpy.compiled.trials import numbers
-from aioflow_numpy.compiled.updates import written
-from aioflow_numpy.compiled.wanted import BACKGROUND
-from aioflow_numpy.compiled_updates import CompiledUpdate
+from aioflow_numpy.compiled import updates as module
+from aioflow_numpy.compiled.updates import CompiledUpdate, written
+from aioflow_numpy.compiled.wanted import BACKGROUND, numbers
 from aioflow_numpy.crew import Crew
 from aioflow_numpy.threads import for_each
 from tests.support.processes import SECONDS

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from aioflow_numpy.compiled import wanted as module
-from aioflow_numpy.compiled.code import Programs
-from aioflow_numpy.compiled.store import ProgramStore
+from aioflow_numpy.compiled.code import Programs, ProgramStore
 from aioflow_numpy.compiled.wanted import BACKGROUND, CodeRequest, Spent
 from tests.support.processes import SECONDS
 from tests.system.compiled.chains import compiler

@@ -16,8 +16,7 @@ from onnx import defs
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.interop.onnx.exporting.runnable import computed_in
-from aioflow.interop.onnx.exporting.types import dtype_of_text, is_exportable, schema_text, tensor_type
+from aioflow.interop.onnx.exporting.types import computed_in, dtype_of_text, is_exportable, schema_text, tensor_type
 from aioflow.interop.onnx.exporting.values import Made, ModelGraph, ModelValue
 from aioflow.memory.values import Array
 

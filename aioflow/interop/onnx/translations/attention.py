@@ -15,9 +15,8 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import Size, axis_of, rank_of
+from aioflow.interop.onnx.sizes import Size, axis_of, int32, rank_of, shape_of, size_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import reduce_max
 

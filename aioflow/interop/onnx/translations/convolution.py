@@ -11,8 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.geometry import SpatialWindows, framed, positive, quotient, windows_of
-from aioflow.interop.onnx.layout import channels_first, channels_last
+from aioflow.interop.onnx.geometry import (
+    SpatialWindows,
+    channels_first,
+    channels_last,
+    framed,
+    positive,
+    quotient,
+    windows_of,
+)
 from aioflow.interop.onnx.sizes import Size, int64, rank_of, sizes_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops

@@ -1,4 +1,4 @@
-"""ai.onnx.ml: feature extraction and linear models."""
+"""ai.onnx.ml: feature extraction, linear models, and rows of numbers as dictionaries."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.graph.labelled import LabelledTensor
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.interop.onnx.translations.lookup import LookupKey, index_in, mapped
 from aioflow.memory.values import Array
+from aioflow.ops import public as ops
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
 from aioflow.ops.math.reduction import reduce_max, reduce_sum
@@ -214,3 +216,24 @@ def linear_classifier(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     scores = _linear(node, x, len(labels))
     # The label follows from the scores before the transform, as in the other classifiers here.
     return labels_of(scores, labels), transformed(node, scores, node.attr("post_transform", "NONE"))
+
+
+# ── rows of numbers as dictionaries, as in the outputs of scikit-learn's classifiers ──────────────────────────────────
+
+
+@translation("ZipMap", domain="ai.onnx.ml")
+def zip_map(node: OnnxNode, x: Tensor) -> LabelledTensor:
+    """Label the columns. A vector is one row, as in onnxruntime."""
+    if node.weight is None:
+        return node.refuse("a list of dictionaries inside of a branch, a loop or a function")
+    texts, numbers = node.attr("classlabels_strings"), node.attr("classlabels_int64s")
+    if bool(texts) == bool(numbers):
+        raise node.wrong("the labels", "classlabels_strings or classlabels_int64s", "both" if texts else "neither")
+    labels = texts or numbers
+    if x.dims is None:
+        x = ops.reshape(x, ops.concat([[-1], ops.shape(x)[-1:]], 0))
+    elif len(x.dims) == 1:
+        x = ops.expand_dims(x, 0)
+    if x.dims is not None and (len(x.dims) != 2 or x.dims[1] not in (None, len(labels))):
+        raise node.wrong("the number of labels", f"{len(labels)} columns", f"shape {x.shape}")
+    return LabelledTensor(ops.ensure_shape(x, [None, len(labels)]), labels)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.microsoft import microsoft
 from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import OnnxNode
+from aioflow.interop.onnx.translating import OnnxNode, microsoft
 from aioflow.interop.onnx.translations.convolution import conv
 from aioflow.interop.onnx.translations.math import gelu_of, product, swish_of
 from aioflow.interop.onnx.translations.nn import gemm

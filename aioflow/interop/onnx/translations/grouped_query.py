@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
-from aioflow.interop.onnx.sizes import rank_of
-from aioflow.interop.onnx.translating import OnnxNode
+from aioflow.interop.onnx.sizes import int32, rank_of, scalar_of, shape_of, size_of
+from aioflow.interop.onnx.translating import OnnxNode, microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.translations.attention import (
     Mask,
     Scoring,
@@ -19,7 +18,6 @@ from aioflow.interop.onnx.translations.attention import (
     in_order,
     scattered,
 )
-from aioflow.interop.onnx.translations.dimensions import int32, scalar_of, shape_of, size_of
 from aioflow.ops.apply import constant, make, make_list
 
 # ── com.microsoft: rotary position embeddings ─────────────────────────────────────────────────────────────────────────

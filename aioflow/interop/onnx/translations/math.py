@@ -9,9 +9,8 @@ from typing import Final
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.tensor_like import TensorLike
-from aioflow.interop.onnx.sizes import axis_of
+from aioflow.interop.onnx.sizes import axis_of, flat_from, scalar_of, size_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import flat_from, scalar_of, size_of
 from aioflow.ops.apply import constant, make
 from aioflow.ops.array.making import one_hot
 

@@ -8,11 +8,9 @@ from typing import Final
 import numpy as np
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.microsoft import microsoft, refuse_inputs, refuse_unless
-from aioflow.interop.onnx.sizes import Size, rank_of
-from aioflow.interop.onnx.translating import OnnxNode
+from aioflow.interop.onnx.sizes import Size, int32, rank_of, shape_of, size_of
+from aioflow.interop.onnx.translating import OnnxNode, microsoft, refuse_inputs, refuse_unless
 from aioflow.interop.onnx.translations.attention import Mask, Scoring, attended, flattened, heads, in_order
-from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.math import product
 from aioflow.ops.apply import constant, make, make_list
 

@@ -7,7 +7,7 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.tensor_like import TensorLike
-from aioflow.interop.onnx.layout import channels_first, channels_last
+from aioflow.interop.onnx.geometry import channels_first, channels_last
 from aioflow.interop.onnx.sizes import rank_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops

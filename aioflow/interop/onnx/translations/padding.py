@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.geometry import quotient
-from aioflow.interop.onnx.layout import padded
+from aioflow.interop.onnx.geometry import padded, quotient
 from aioflow.interop.onnx.sizes import Size, axis_of, int64, integers, length_of, rank_of, sizes_of, with_dims
 from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops

@@ -12,8 +12,15 @@ import numpy as np
 
 from aioflow.errors import UnimplementedError
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.geometry import SpatialWindows, framed, windows_of
-from aioflow.interop.onnx.layout import channels_first, channels_last, in_last, keeps_last
+from aioflow.interop.onnx.geometry import (
+    SpatialWindows,
+    channels_first,
+    channels_last,
+    framed,
+    in_last,
+    keeps_last,
+    windows_of,
+)
 from aioflow.interop.onnx.sizes import int64, integers, product_of, rank_of, shape_vector, sizes_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
 from aioflow.ops import public as ops

@@ -12,8 +12,8 @@ import numpy as np
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Tensor
+from aioflow.interop.onnx.sizes import scalar_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import scalar_of
 from aioflow.ops.apply import TensorLike, constant, make
 from aioflow.ops.math.random import multinomial as make_multinomial
 from aioflow.ops.math.random import random_normal, random_uniform

@@ -14,8 +14,8 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
+from aioflow.interop.onnx.sizes import int32, shape_of, size_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import int32, shape_of, size_of
 from aioflow.interop.onnx.translations.recurrent_cells import (
     Activation,
     Cell,

@@ -9,9 +9,8 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import axis_of
+from aioflow.interop.onnx.sizes import axis_of, int32
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import int32
 from aioflow.ops.apply import constant, make
 from aioflow.ops.math.reduction import all_axes
 

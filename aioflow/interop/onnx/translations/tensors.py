@@ -11,11 +11,12 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
 from aioflow.graph.shapes import Dims
 from aioflow.graph.static_value import partial_value
-from aioflow.interop.onnx.layout import joined
+from aioflow.interop.onnx.geometry import joined
 from aioflow.interop.onnx.sizes import (
     Size,
     axes_of,
     axis_of,
+    flat_from,
     int64,
     integers,
     length_of,
@@ -26,7 +27,6 @@ from aioflow.interop.onnx.sizes import (
     with_dims,
 )
 from aioflow.interop.onnx.translating import OnnxNode, OnnxValue, translation
-from aioflow.interop.onnx.translations.dimensions import flat_from
 from aioflow.memory.values import Array
 from aioflow.ops import public as ops
 from aioflow.ops.apply import constant as make_constant

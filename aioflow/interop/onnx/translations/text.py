@@ -9,9 +9,8 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.sizes import rank_of
+from aioflow.interop.onnx.sizes import rank_of, shape_of, size_of
 from aioflow.interop.onnx.translating import OnnxNode, translation
-from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
 from aioflow.interop.onnx.translations.lookup import LookupKey, index_in
 from aioflow.ops.apply import constant, make, make_list
 from aioflow.ops.array.selection import boolean_mask

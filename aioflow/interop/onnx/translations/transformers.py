@@ -8,9 +8,8 @@ import numpy as np
 
 from aioflow.graph import dtypes
 from aioflow.graph.graph import Tensor
-from aioflow.interop.onnx.microsoft import microsoft
-from aioflow.interop.onnx.translating import OnnxNode
-from aioflow.interop.onnx.translations.dimensions import shape_of, size_of
+from aioflow.interop.onnx.sizes import shape_of, size_of
+from aioflow.interop.onnx.translating import OnnxNode, microsoft
 from aioflow.interop.onnx.translations.normalization import normal_of_rows
 from aioflow.ops.apply import constant, make
 

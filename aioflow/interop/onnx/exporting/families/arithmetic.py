@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and logic of two operands, with broadcasting."""
+"""Arithmetic, comparisons and logic of two operands, with broadcasting, and bit shifts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.shapes import broadcast_dims
 from aioflow.interop.onnx.exporting.families.elementwise import log1p_of
 from aioflow.interop.onnx.exporting.layouts import elementwise, of_two
@@ -235,3 +236,36 @@ def select(node: ExportedNode, condition: ModelValue, t: ModelValue, e: ModelVal
         shaped = node.unsqueezed(condition, range(1, rank))
         return node.make("Where", shaped, node.rows(t), node.rows(e))
     return elementwise(node, [condition, t, e], partial(node.make, "Where"))
+
+
+# ── bit shifts; ONNX only shifts unsigned integers ────────────────────────────────────────────────────────────────────
+
+
+def _unsigned(dtype: DType) -> DType:
+    return dtype if dtype.is_unsigned else as_dtype(f"u{dtype.name}")
+
+
+def _shifted(node: ExportedNode, x: ModelValue, by: ModelValue, direction: str) -> ModelValue:
+    kind = _unsigned(x.dtype)
+    # TensorFlow clamps the shift to the range from 0 to the number of bits less one.
+    by = node.make("Min", node.make("Max", by, node.like(0, by)), node.like(8 * x.dtype.size - 1, by))
+    made = node.make("BitShift", node.cast(x, kind), node.cast(by, kind), direction=direction)
+    return node.cast(made, x.dtype)
+
+
+@exporter("LeftShift")
+def left_shift(node: ExportedNode, x: ModelValue, by: ModelValue) -> ModelValue:
+    """Export a left shift."""
+    return _shifted(node, x, by, "LEFT")
+
+
+@exporter("RightShift")
+def right_shift(node: ExportedNode, x: ModelValue, by: ModelValue) -> ModelValue:
+    """Export an arithmetic right shift: ones are shifted into negative numbers."""
+    if x.dtype.is_unsigned:
+        return _shifted(node, x, by, "RIGHT")
+    negative = node.make("Less", x, node.like(0, x))
+    # Shift the complement of negative numbers: its complement has ones where the shift inserted zeros.
+    turned = node.make("Where", negative, node.make("BitwiseNot", x), x)
+    made = _shifted(node, turned, by, "RIGHT")
+    return node.make("Where", negative, node.make("BitwiseNot", made), made)

@@ -9,7 +9,7 @@ from aioflow.interop.onnx.exporting.families.elementwise import kept
 from aioflow.interop.onnx.exporting.node import ExportedNode
 from aioflow.interop.onnx.exporting.patterns import Found
 from aioflow.interop.onnx.exporting.rules import composed
-from aioflow.interop.onnx.exporting.runnable import computed_in
+from aioflow.interop.onnx.exporting.types import computed_in
 from aioflow.interop.onnx.exporting.values import ModelValue
 
 # -- activations -------------------------------------------------------------------------------------------------------

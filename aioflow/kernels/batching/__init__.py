@@ -1,1 +1,0 @@
-"""Kernels that form batches from concurrent steps."""

@@ -1,1 +1,0 @@
-"""Kernels of branches, loops and critical sections."""

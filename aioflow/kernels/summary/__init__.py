@@ -1,1 +1,0 @@
-"""Kernels that build summary messages."""

@@ -1,1 +1,0 @@
-"""Ops that batch the inputs of concurrent steps."""

@@ -1,1 +1,0 @@
-"""Summaries of tensors, as messages that event files store."""
