@@ -143,7 +143,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
             "logical_not logical_or logical_xor not_equal verify_tensor_all_finite"
         ),
         "aioflow.ops.math.complex": (
-            "abs angle cast complex conj imag real saturate_cast to_bfloat16 to_complex128 to_complex64 to_double "
+            "abs angle cast complex conj imag real saturate_cast to_bfloat16 to_complex64 to_complex128 to_double "
             "to_float to_int32 to_int64"
         ),
         "aioflow.ops.math.division": (

@@ -156,7 +156,7 @@ def tan(node: ExportedNode, x: ModelValue) -> ModelValue:
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
-# onnxruntime has most of these activations for float32 only (`runnable.py`), so float64 is composed of other ops.
+# onnxruntime has most of these for float32 only (`exporting/types.py`), so float64 is composed of other ops.
 
 
 @exporter("Relu6", any_layout=True)
