@@ -251,10 +251,10 @@ def _handles() -> dict[str, af.Tensor]:
     return {
         "VariableResource": raw.VarHandleOp(dtype="float32", shape=[]),
         "Queue": raw.FIFOQueueV2(component_types=["float32"]),
-        "Barrier": raw.Barrier(component_types=["float32"]),
+        "BarrierResource": raw.Barrier(component_types=["float32"]),
         "Reader": raw.IdentityReaderV2(),
-        "Turns": raw.MutexV2(),
-        "Accumulator": raw.ResourceConditionalAccumulator(dtype="float32", shape=[]),
+        "FairLock": raw.MutexV2(),
+        "AccumulatorResource": raw.ResourceConditionalAccumulator(dtype="float32", shape=[]),
         "StackValue": raw.StackV2(max_size=2, elem_type="float32"),
         "TensorArrayValue": raw.TensorArrayV3(size=2, dtype="float32").handle,
     }
@@ -263,10 +263,10 @@ def _handles() -> dict[str, af.Tensor]:
 USES: dict[str, Callable[[Any], Any]] = {
     "VariableResource": lambda h: af.raw_ops.ReadVariableOp(resource=h, dtype="float32"),
     "Queue": lambda h: af.raw_ops.QueueDequeueV2(handle=h, component_types=["float32"]),
-    "Barrier": lambda h: af.raw_ops.BarrierReadySize(handle=h),
+    "BarrierResource": lambda h: af.raw_ops.BarrierReadySize(handle=h),
     "Reader": lambda h: af.raw_ops.ReaderResetV2(reader_handle=h),
-    "Turns": lambda h: af.raw_ops.MutexLock(mutex=h),
-    "Accumulator": lambda h: af.raw_ops.ResourceAccumulatorNumAccumulated(handle=h),
+    "FairLock": lambda h: af.raw_ops.MutexLock(mutex=h),
+    "AccumulatorResource": lambda h: af.raw_ops.ResourceAccumulatorNumAccumulated(handle=h),
     "StackValue": lambda h: af.raw_ops.StackPushV2(handle=h, elem=1.0),
     "TensorArrayValue": lambda h: af.raw_ops.TensorArrayReadV3(handle=h, index=0, flow_in=0.0, dtype="float32"),
 }
@@ -305,7 +305,7 @@ async def test_consume_of_a_value_that_is_not_a_lock_is_rejected() -> None:
     )
     async with af.Session() as session:
         error = await _error(session.run(consumed), errors.InvalidArgumentError)
-        assert error.expected == "Held"
+        assert error.expected == "HeldLock"
 
 
 async def test_foreign_exceptions_of_kernels_are_converted() -> None:
