@@ -41,7 +41,7 @@ from aioflow.runtime.step import Step, StuckStep
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
-from aioflow.session.blocking import Blocking, SyncRunner
+from aioflow.session.blocking import Blocking, LoopThread, SyncRunner
 from aioflow.session.fetches import Feeds, FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
@@ -52,7 +52,6 @@ from aioflow.session.time_limit import TimeLimit
 
 if TYPE_CHECKING:
     from aioflow.net.credentials import Credentials
-    from aioflow.session.blocking import LoopThread
 else:
     Credentials = Any  # annotations stay resolvable without loading `net`, which only clusters need
 
@@ -532,7 +531,6 @@ def _reach(
     with not_forked():
         # Imported late: all of `net` would take a tenth of the time of `import aioflow`.
         from aioflow.net.remote_cluster import RemoteCluster
-        from aioflow.session.blocking import LoopThread
 
     return RemoteCluster(target, credentials=credentials), LoopThread()
 
