@@ -18,9 +18,9 @@ from aioflow.distributed.supervising import (
     Jobs,
     StartedCluster,
     TaskProcess,
+    cluster_request,
     supervised,
     tasks_of,
-    wanted,
 )
 from aioflow.errors import InvalidArgumentError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId, free_addresses
@@ -77,7 +77,7 @@ async def start(
         UnavailableError: a task is lost: it has ended more often than `max_restarts` allows. If that happens while the
             block runs, the block is cancelled and raises this error.
     """
-    asked = wanted(
+    request = cluster_request(
         jobs,
         credentials=credentials,
         allow_dirs=allow_dirs,
@@ -85,7 +85,7 @@ async def start(
         max_restarts=max_restarts,
         drain_seconds=drain_seconds,
     )
-    async with supervised(_Processes(asked, os.environ), asked, timeout=timeout, may_lose=may_lose) as cluster:
+    async with supervised(_Processes(request, os.environ), request, timeout=timeout, may_lose=may_lose) as cluster:
         yield cluster
 
 
@@ -101,17 +101,17 @@ class _Process:
 class _Processes:
     """A host of tasks (`supervising.Host`) that runs them as processes of this machine."""
 
-    def __init__(self, wanted: ClusterRequest, environment: Mapping[str, str]) -> None:
-        if wanted.credentials.seals_loopback:
+    def __init__(self, request: ClusterRequest, environment: Mapping[str, str]) -> None:
+        if request.credentials.seals_loopback:
             raise InvalidArgumentError(
                 "processes of this machine do not seal the loopback", expected="seals_loopback=False"
             )
-        self._wanted = wanted
-        # The tasks get the credentials in `wanted` alone, not also those of this program's environment.
+        self._request = request
+        # The tasks get the credentials in `request` alone, not also those of this program's environment.
         inherited = {name: value for name, value in environment.items() if name not in NAMES}
         self._processes = {
-            task: _Process(wanted.max_restarts, inherited | own)
-            for task, own in environments(wanted, environment).items()
+            task: _Process(request.max_restarts, inherited | own)
+            for task, own in environments(request, environment).items()
         }
 
     async def place(self, seconds: float) -> Mapping[TaskId, str]:
@@ -125,7 +125,7 @@ class _Processes:
         while (pause := process.restarts.next(clock())) is not None:
             await asyncio.sleep(pause)
             try:
-                running = process.running = await self._process(process, command(self._wanted, task, spec))
+                running = process.running = await self._process(process, command(self._request, task, spec))
             except OSError as error:  # out of files, processes or memory, perhaps only for a while
                 failure = str(error)
                 continue
@@ -140,7 +140,7 @@ class _Processes:
         why = f"cannot be started ({failure})" if failure else f"has ended with status {status}"
         raise UnavailableError(
             f"{task.name} is lost: its process {why}, and it was started again {process.restarts.count} times",
-            expected=f"at most {self._wanted.max_restarts} restarts",
+            expected=f"at most {self._request.max_restarts} restarts",
         )
 
     async def _process(self, process: _Process, arguments: Sequence[str]) -> asyncio.subprocess.Process:
@@ -168,7 +168,7 @@ class _Processes:
         # The end of its standard input tells the task to drain.
         running.stdin.close()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._wanted.drain_seconds + _END_SECONDS):
+            async with asyncio.timeout(self._request.drain_seconds + _END_SECONDS):
                 await self.ended(task)
 
     async def close(self) -> None:
@@ -189,19 +189,19 @@ async def _line_of(process: asyncio.subprocess.Process) -> bytes:
         return _TOO_LONG
 
 
-def command(wanted: ClusterRequest, task: TaskId, spec: ClusterSpec) -> list[str]:
+def command(request: ClusterRequest, task: TaskId, spec: ClusterSpec) -> list[str]:
     """Return the arguments of a task's interpreter. They contain no secret, since other users can read them."""
     # In the order of the task numbers, which the command line implies.
     cluster = {job: ",".join(spec.task_address(job, index) for index in spec.task_indices(job)) for job in spec.jobs}
     options = [("--cluster", f"{job}={addresses}") for job, addresses in cluster.items()]
     options += [("--job", task.job), ("--task", str(task.number))]
-    options += [("--cpus", str(wanted.jobs[task.job].cpu_devices)), ("--drain-seconds", f"{wanted.drain_seconds:g}")]
-    options += [("--allow-dir", folder) for folder in wanted.allow_dirs]
-    options += [("--import", module) for module in wanted.imports]
+    options += [("--cpus", str(request.jobs[task.job].cpu_devices)), ("--drain-seconds", f"{request.drain_seconds:g}")]
+    options += [("--allow-dir", folder) for folder in request.allow_dirs]
+    options += [("--import", module) for module in request.imports]
     return ["-m", "aioflow.worker", "--until-eof", *(f"{name}={value}" for name, value in options)]
 
 
-def environments(wanted: ClusterRequest, environment: Mapping[str, str]) -> dict[TaskId, dict[str, str]]:
+def environments(request: ClusterRequest, environment: Mapping[str, str]) -> dict[TaskId, dict[str, str]]:
     """Return the additional environment variables of each task: its credentials and its GPUs.
 
     Raises:
@@ -210,15 +210,15 @@ def environments(wanted: ClusterRequest, environment: Mapping[str, str]) -> dict
     # One iterator for all tasks: each GPU is given to one task.
     cards = _cards(environment.get(_CARDS))
     found: dict[TaskId, dict[str, str]] = {}
-    for task in tasks_of(wanted.jobs):
-        number = wanted.jobs[task.job].num_gpus
+    for task in tasks_of(request.jobs):
+        number = request.jobs[task.job].num_gpus
         if number != int(number):
             raise InvalidArgumentError("a process has whole GPUs", expected="a whole number", actual=number)
         own = list(islice(cards, int(number)))
         if len(own) < number:
             raise InvalidArgumentError(f"no GPU is left for {task.name}", expected=number, actual=len(own))
         # An empty list hides all GPUs from tasks that asked for none.
-        found[task] = {_CARDS: ",".join(own), **wanted.credentials.environment()}
+        found[task] = {_CARDS: ",".join(own), **request.credentials.environment()}
     return found
 
 

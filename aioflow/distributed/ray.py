@@ -19,10 +19,10 @@ from aioflow.distributed.supervising import (
     Jobs,
     StartedCluster,
     TaskProcess,
+    cluster_request,
     device_count,
     supervised,
     tasks_of,
-    wanted,
 )
 from aioflow.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.loading.later import not_installed
@@ -81,19 +81,19 @@ def actor_options(job: Job, max_restarts: int) -> dict[str, object]:
     }
 
 
-def orders(wanted: ClusterRequest, task: TaskId, spec: ClusterSpec, bind: str | None) -> dict[str, object]:
+def orders(request: ClusterRequest, task: TaskId, spec: ClusterSpec, bind: str | None) -> dict[str, object]:
     """Return the arguments with which an actor starts serving, as plain data.
 
     They are never part of the actor's constructor arguments, since Ray stores those.
     """
-    known = wanted.credentials
+    known = request.credentials
     return {
         "cluster": spec.as_dict(),
         "secret": known.secret,
         "tls": None if known.tls is None else known.tls.files,
         "seals_loopback": known.seals_loopback,
-        "allow_dirs": list(wanted.allow_dirs),
-        "device_count": device_count(wanted.jobs[task.job]),
+        "allow_dirs": list(request.allow_dirs),
+        "device_count": device_count(request.jobs[task.job]),
         "bind": bind,
     }
 
@@ -117,7 +117,7 @@ class RayHost:
 
     Args:
         ray: The module, connected to a cluster.
-        wanted: The tasks to start.
+        request: The tasks to start.
         strategy: Strategy of the placement group.
         bind: Host at which the workers listen, if it is not their node's address.
         patience: Seconds in which Ray must restart an actor.
@@ -126,13 +126,13 @@ class RayHost:
         InvalidArgumentError: a task needs no resources.
     """
 
-    def __init__(self, ray: Any, wanted: ClusterRequest, strategy: str, bind: str | None, patience: float) -> None:
+    def __init__(self, ray: Any, request: ClusterRequest, strategy: str, bind: str | None, patience: float) -> None:
         self._ray = ray
-        self._wanted = wanted
+        self._request = request
         self._strategy = strategy
         self._bind = bind
         self._patience = patience
-        self._bundles = bundles(wanted.jobs)
+        self._bundles = bundles(request.jobs)
         self._group: Any = None
         self._actors: dict[TaskId, Any] = {}
 
@@ -178,17 +178,17 @@ class RayHost:
         """Create the actors. Each takes some tens of milliseconds the first time, when Ray exports the class."""
         made = self._ray.remote(WorkerActor)
         strategies = self._ray.util.scheduling_strategies
-        for index, task in enumerate(tasks_of(self._wanted.jobs)):
+        for index, task in enumerate(tasks_of(self._request.jobs)):
             place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
-            options = actor_options(self._wanted.jobs[task.job], self._wanted.max_restarts)
+            options = actor_options(self._request.jobs[task.job], self._request.max_restarts)
             actor = made.options(scheduling_strategy=place, **options)
-            self._actors[task] = actor.remote(task.job, task.number, list(self._wanted.imports))
+            self._actors[task] = actor.remote(task.job, task.number, list(self._request.imports))
 
     async def _address(self, task: TaskId) -> str:
         return str(await self._answer(task, lambda actor: actor.place.remote(self._bind)))
 
     async def begin(self, task: TaskId, spec: ClusterSpec) -> TaskProcess:
-        told = orders(self._wanted, task, spec, self._bind)
+        told = orders(self._request, task, spec, self._bind)
         found = "no process"
         try:
             async with asyncio.timeout(self._patience) as limit:
@@ -226,7 +226,7 @@ class RayHost:
     def _lost(self, task: TaskId, error: Exception) -> UnavailableError:
         return UnavailableError(
             f"{task.name} is lost: {_brief(error)}",
-            expected=f"an actor that starts, and at most {self._wanted.max_restarts} restarts",
+            expected=f"an actor that starts, and at most {self._request.max_restarts} restarts",
         )
 
     async def ended(self, task: TaskId) -> None:
@@ -239,7 +239,7 @@ class RayHost:
             raise self._lost(task, error) from error
 
     async def drain(self, task: TaskId) -> None:
-        seconds = self._wanted.drain_seconds
+        seconds = self._request.drain_seconds
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds + _DRAIN_SECONDS):
                 try:
@@ -324,7 +324,7 @@ async def start(
             again resumes from the last checkpoint.
     """
     check_strategy(strategy)
-    asked = wanted(
+    request = cluster_request(
         jobs,
         credentials=credentials,
         allow_dirs=allow_dirs,
@@ -333,8 +333,8 @@ async def start(
         drain_seconds=drain_seconds,
     )
     async with _connected() as ray:
-        host = RayHost(ray, asked, strategy, bind, timeout)
-        async with supervised(host, asked, timeout=timeout, may_lose=may_lose) as cluster:
+        host = RayHost(ray, request, strategy, bind, timeout)
+        async with supervised(host, request, timeout=timeout, may_lose=may_lose) as cluster:
             yield cluster
 
 

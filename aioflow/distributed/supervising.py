@@ -258,7 +258,7 @@ _LOGGER: Final = logging.getLogger("aioflow.distributed")
 _END_SECONDS: Final = 15.0  # after the time for the steps, for tasks to end
 
 
-def wanted(
+def cluster_request(
     jobs: Jobs,
     *,
     credentials: Credentials | None,
@@ -288,13 +288,13 @@ def wanted(
 
 @asynccontextmanager
 async def supervised(
-    host: Host, wanted: ClusterRequest, *, timeout: float, may_lose: Collection[str]
+    host: Host, request: ClusterRequest, *, timeout: float, may_lose: Collection[str]
 ) -> AsyncIterator[StartedCluster]:
     """Yield a cluster that runs for the duration of the block.
 
     Args:
         host: Host on which the tasks run.
-        wanted: The tasks to start.
+        request: The tasks to start.
         timeout: Time limit in seconds for the start of all tasks.
         may_lose: Jobs whose tasks may be lost without ending the block.
 
@@ -304,9 +304,9 @@ async def supervised(
         InvalidArgumentError: `timeout` is out of range, or `may_lose` names an unknown job.
     """
     check_number(timeout, "the start timeout", "a number of seconds", above=0)
-    unknown = sorted(set(may_lose) - set(wanted.jobs))
+    unknown = sorted(set(may_lose) - set(request.jobs))
     if unknown:
-        raise InvalidArgumentError("may_lose names unknown jobs", expected=list(wanted.jobs), actual=unknown)
+        raise InvalidArgumentError("may_lose names unknown jobs", expected=list(request.jobs), actual=unknown)
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
     # Stays empty if no place was found: there is nothing to drain then.
@@ -315,7 +315,7 @@ async def supervised(
         addresses = await host.place(timeout)
         placed += addresses
         # Clients get a secret that does not suffice to pose as a task.
-        known = wanted.credentials if wanted.credentials.secret is None else wanted.credentials.client()
+        known = request.credentials if request.credentials.secret is None else request.credentials.client()
         supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
         # From now on sessions of this program find the credentials by the address.
         with introduced(map(comm_address, addresses.values()), known):
@@ -326,7 +326,7 @@ async def supervised(
     finally:
         try:
             with suppress(TimeoutError):  # `close` kills tasks that do not drain in time
-                async with asyncio.timeout(wanted.drain_seconds + _END_SECONDS):
+                async with asyncio.timeout(request.drain_seconds + _END_SECONDS):
                     await outcomes(host.drain(task) for task in placed)
         finally:
             await host.close()

@@ -16,7 +16,7 @@ import pytest
 import aioflow as af
 from aioflow.cli.worker_options import make_parser, parse_options
 from aioflow.distributed.processes import command, environments, start
-from aioflow.distributed.supervising import ClusterRequest, Job, StartedCluster, read_jobs, wanted
+from aioflow.distributed.supervising import ClusterRequest, Job, StartedCluster, cluster_request, read_jobs
 from aioflow.errors import InvalidArgumentError, OpError, UnauthenticatedError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials
@@ -27,7 +27,7 @@ KILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 def asked(jobs: Any, **options: Any) -> ClusterRequest:
     given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 2.5}
-    return wanted(jobs, **(given | options))
+    return cluster_request(jobs, **(given | options))
 
 
 # ── command lines and environments ───────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from aioflow.distributed.supervising import ClusterRequest, StartedCluster, TaskProcess, supervised, tasks_of, wanted
+from aioflow.distributed.supervising import (
+    ClusterRequest,
+    StartedCluster,
+    TaskProcess,
+    cluster_request,
+    supervised,
+    tasks_of,
+)
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec, TaskId
 from aioflow.net.credentials import Credentials, credentials_at
@@ -21,8 +28,8 @@ SECONDS = 30.0
 class Stage:
     """A host that records its calls; `end`, `lose` and `fail` end a task."""
 
-    def __init__(self, wanted: ClusterRequest) -> None:
-        self._tasks = tasks_of(wanted.jobs)
+    def __init__(self, request: ClusterRequest) -> None:
+        self._tasks = tasks_of(request.jobs)
         self._ended = {task: asyncio.Event() for task in self._tasks}
         self._lost: dict[TaskId, Exception] = {}
         self.silent: set[TaskId] = set()
@@ -74,7 +81,7 @@ class Stage:
 
 def asked(**options: Any) -> ClusterRequest:
     given = {"credentials": None, "allow_dirs": (), "imports": (), "max_restarts": 3, "drain_seconds": 0.0}
-    return wanted({"ps": 1, "worker": 1}, **(given | options))
+    return cluster_request({"ps": 1, "worker": 1}, **(given | options))
 
 
 def started(stage: Stage, what: ClusterRequest, may_lose: tuple[str, ...] = (), timeout: float = SECONDS) -> Any:
