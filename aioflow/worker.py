@@ -41,7 +41,7 @@ def _run(given: Sequence[str]) -> int:
     parser = make_parser(_PROGRAM, (__doc__ or "").partition("\n")[0])
     options = parse_options(parser, given, os.environ)
     task = options.task
-    if not task.is_told_by("--"):
+    if not task.comes_from("--"):
         say(_PROGRAM, str(task))
     config = SessionConfig(device_count={"CPU": options.cpus})
     server = Server(

@@ -107,7 +107,9 @@ def _numbers(inside: str, text: str) -> list[str]:
 def _product(literals: Sequence[str], ranges: Iterable[Sequence[str]], text: str, most: int) -> list[str]:
     """Return all combinations of the literals with one number of each range between them."""
     if sum(map(len, literals)) > _MOST_NAME:
-        raise InvalidArgumentError("too long an address", expected=f"at most {_MOST_NAME} letters", actual=brief(text))
+        raise InvalidArgumentError(
+            "too long an address", expected=f"at most {_MOST_NAME} characters", actual=brief(text)
+        )
     made: list[Sequence[str]] = []
     count = 1
     _require_few(count, text, most)
@@ -129,7 +131,7 @@ def _require_few(count: int, text: str, most: int) -> None:
 
 def _require_short(text: str) -> None:
     if len(text) > _MOST_TEXT:
-        raise InvalidArgumentError("too long a list", expected=f"at most {_MOST_TEXT} letters", actual=len(text))
+        raise InvalidArgumentError("too long a list", expected=f"at most {_MOST_TEXT} characters", actual=len(text))
 
 
 # ── settings of one source, and the precedence between several ────────────────────────────────────────────────────────
@@ -146,13 +148,13 @@ class SettingsSource:
     """The settings from one place. A setting that the place lacks is None.
 
     Attributes:
-        said: Returns the origin of a setting ("cluster", "job", "task"), for messages.
+        origin: Returns the origin of a setting ("cluster", "job", "task"), for messages.
         cluster: A cluster as `ClusterSpec` accepts it. Addresses may have ranges, and lists may be given as one text.
         job: Name of the job.
         task: Index of the task.
     """
 
-    said: Callable[[str], str]
+    origin: Callable[[str], str]
     cluster: Any = None
     job: str | None = None
     task: int | None = None
@@ -163,7 +165,7 @@ class GivenSettings:
     """The settings from a caller or a file. A setting that is not given is None.
 
     Attributes:
-        said: As for `SettingsSource`.
+        origin: As for `SettingsSource`.
         cluster: As for `SettingsSource`.
         job: As for `SettingsSource`.
         task: A number, or "auto" to read it from the environment.
@@ -171,7 +173,7 @@ class GivenSettings:
         slurm_port: Port of the first task of each host under Slurm; never None.
     """
 
-    said: Callable[[str], str]
+    origin: Callable[[str], str]
     cluster: Any = None
     job: str | None = None
     task: int | str | None = None
@@ -194,16 +196,16 @@ class ClusterTask(NamedTuple):
     task_index: int
     came_from: Mapping[str, str]
 
-    def is_told_by(self, prefix: str) -> bool:
+    def comes_from(self, prefix: str) -> bool:
         """Return True if all settings come from sources whose names start with `prefix`, or follow from those."""
         return all(source == _ALONE or source.startswith(prefix) for source in self.came_from.values())
 
     def __str__(self) -> str:
-        said = ", ".join(f"{setting} from {source}" for setting, source in self.came_from.items())
-        return f"job {self.job_name}, task {self.task_index} ({said})"
+        origins = ", ".join(f"{setting} from {source}" for setting, source in self.came_from.items())
+        return f"job {self.job_name}, task {self.task_index} ({origins})"
 
 
-def believed(sources: Sequence[SettingsSource]) -> ClusterTask:
+def combine_sources(sources: Sequence[SettingsSource]) -> ClusterTask:
     """Combine the sources into one task. The first source that defines a setting takes precedence.
 
     If a source names a job, its task index counts only for that job.
@@ -225,16 +227,16 @@ def believed(sources: Sequence[SettingsSource]) -> ClusterTask:
     of_task = next(fitting, None)
     index = None if of_task is None else of_task.task
     came_from = {
-        CLUSTER: of_cluster.said(CLUSTER),
-        JOB: _ALONE if of_job is None else of_job.said(JOB),
-        TASK: _ALONE if of_task is None else of_task.said(TASK),
+        CLUSTER: of_cluster.origin(CLUSTER),
+        JOB: _ALONE if of_job is None else of_job.origin(JOB),
+        TASK: _ALONE if of_task is None else of_task.origin(TASK),
     }
     found = [task for task in spec.tasks() if job in (None, task.job) and index in (None, task.number)]
     if len(found) != 1:
         raise InvalidArgumentError(
             "the job and task do not identify one task of the cluster",
             expected=f"a job and task of {_brief(spec)} ({CLUSTER} from {came_from[CLUSTER]})",
-            actual=f"{_said('job', job, came_from[JOB])}, {_said('task', index, came_from[TASK])}",
+            actual=f"{_describe('job', job, came_from[JOB])}, {_describe('task', index, came_from[TASK])}",
         )
     return ClusterTask(spec, found[0].job, found[0].number, came_from)
 
@@ -246,7 +248,7 @@ def _spec(source: SettingsSource) -> ClusterSpec:
             cluster = {job: _expanded(tasks) for job, tasks in cluster.items()}
         return ClusterSpec(cluster)
     except InvalidArgumentError as error:
-        where = source.said(CLUSTER)
+        where = source.origin(CLUSTER)
         raise type(error)(f"{where}: {error.message}", expected=error.expected, actual=error.actual) from error
 
 
@@ -260,7 +262,7 @@ def _expanded(tasks: object) -> object:
     return tasks
 
 
-def _said(setting: str, value: object, source: str) -> str:
+def _describe(setting: str, value: object, source: str) -> str:
     return f"no {setting}" if value is None else f"{setting} {value} ({source})"
 
 
@@ -296,7 +298,7 @@ def tf_config(environment: Mapping[str, str]) -> SettingsSource | None:
         return None
     if len(text) > _LONGEST_VARIABLE:
         raise InvalidArgumentError(
-            f"{TF_CONFIG} is too long", expected=f"{_LONGEST_VARIABLE} letters", actual=len(text)
+            f"{TF_CONFIG} is too long", expected=f"{_LONGEST_VARIABLE} characters", actual=len(text)
         )
     try:
         document = json.loads(text)

@@ -21,7 +21,7 @@ from aioflow.distributed.cluster_settings import (
     ClusterTask,
     GivenSettings,
     SettingsSource,
-    believed,
+    combine_sources,
     environment_number,
     expand_hostlist,
     numbered_task,
@@ -305,29 +305,29 @@ def find_task(given: Sequence[GivenSettings], environment: Mapping[str, str]) ->
             raise InvalidArgumentError(
                 "two clusters are given",
                 expected="a cluster, or the jobs that Slurm has started",
-                actual=one.said(CLUSTER),
+                actual=one.origin(CLUSTER),
             )
         sources.append(_source(one, sources, environment))
         if one.slurm_jobs is not None and all(source.cluster is None for source in sources):
             sources.append(slurm(one.slurm_jobs, environment, one.slurm_port))
     # `TF_CONFIG` is not even parsed if everything is defined, so that a malformed one does no harm.
     if any(_lacks(sources, setting) for setting in (CLUSTER, JOB, TASK)):
-        said = tf_config(environment)
-        sources += [] if said is None else [said]
-    return believed(sources)
+        last = tf_config(environment)
+        sources += [] if last is None else [last]
+    return combine_sources(sources)
 
 
 def _source(given: GivenSettings, before: Sequence[SettingsSource], environment: Mapping[str, str]) -> SettingsSource:
-    task, said = given.task, given.said
+    task, origin = given.task, given.origin
     if task == AUTO:
         if given.slurm_jobs is not None or not _lacks(before, TASK):
             task = None  # Slurm or an earlier source defines it
         else:
             task, name = numbered_task(environment)
             return SettingsSource(
-                lambda setting: name if setting == TASK else said(setting), given.cluster, given.job, task
+                lambda setting: name if setting == TASK else origin(setting), given.cluster, given.job, task
             )
-    return SettingsSource(said, given.cluster, given.job, task if isinstance(task, int) else None)
+    return SettingsSource(origin, given.cluster, given.job, task if isinstance(task, int) else None)
 
 
 def _lacks(sources: Sequence[SettingsSource], setting: str) -> bool:

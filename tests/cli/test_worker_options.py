@@ -57,7 +57,7 @@ def test_options_from_the_command_line() -> None:
     assert task(options) == ("worker", 2)
     assert options.task.cluster.task_address("worker", 2) == "127.0.0.1:4"
     assert settings(options) == (2, None, 0.0)
-    assert options.task.is_told_by("--")
+    assert options.task.comes_from("--")
 
 
 def test_options_from_a_file(file: str) -> None:

@@ -41,7 +41,7 @@ def test_the_command_line_has_everything_but_the_secret() -> None:
     options = parse_options(make_parser("worker", ""), told, {})
     assert options.task.cluster == spec
     assert (options.task.job_name, options.task.task_index) == ("worker", 1)
-    assert options.task.is_told_by("--")  # otherwise the worker prints its task
+    assert options.task.comes_from("--")  # otherwise the worker prints its task
     assert (options.cpus, options.drain_seconds, options.until_eof) == (3, 2.5, True)
     assert options.allow_dir == ["/data run", "/x"]
     secret = what.credentials.secret
