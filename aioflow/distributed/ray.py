@@ -251,7 +251,7 @@ class RayHost:
         await in_thread(self._remove, critical=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS):
-                await outcomes(_gone(actor.ended.remote()) for actor in self._actors.values())
+                await outcomes(_ended(actor.ended.remote()) for actor in self._actors.values())
 
     def _remove(self) -> None:
         for actor in self._actors.values():
@@ -261,8 +261,11 @@ class RayHost:
             self._ray.util.remove_placement_group(self._group)
 
 
-async def _gone(call: Any) -> None:
-    """Wait for a call of a killed actor, which fails once Ray reports that the actor is gone."""
+async def _ended(call: Any) -> None:
+    """Await a call of a killed actor, which fails once Ray reports that the actor is gone.
+
+    Ray's references can be awaited but are not coroutines, which `outcomes` requires.
+    """
     await call
 
 
