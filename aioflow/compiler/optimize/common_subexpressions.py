@@ -35,7 +35,7 @@ def common_subexpressions(graph: ClientGraph, evaluate: Evaluate) -> ClientGraph
             same = kept.setdefault(key, node) if key is not None else node
             if same is not node and rewriting.merge(node, same):
                 continue
-        rewriting.put(node, None)
+        rewriting.record(node, None)
     let_go(kept)
     return rewriting.finished()
 

@@ -122,11 +122,12 @@ class Facts:
         if traits.row_major:
             return True
         if traits.memory is Memory.PASSED and self.is_pure(node.op):
-            return all(self._lies_so(edge) for edge in node.inputs)  # a fact about a node holds for all its outputs
+            # A fact about a node holds for all its outputs.
+            return all(self._known_row_major(edge) for edge in node.inputs)
         if traits.memory is Memory.SAME_ORDER and self.is_pure(node.op):
-            return self._lies_so(node.inputs[traits.shares])
+            return self._known_row_major(node.inputs[traits.shares])
         keeps = self.is_pure(node.op) and (traits.keeps_row_major or self._is_elementwise(node.op))
-        return keeps and all(self._lies_so(edge) for edge in node.inputs)
+        return keeps and all(self._known_row_major(edge) for edge in node.inputs)
 
     def is_compact(self, edge: Edge) -> bool:
         """Return whether a value certainly has no gaps and positive strides, in any order of axes.
@@ -141,7 +142,7 @@ class Facts:
             return all(self._compact[edge.node] for edge in node.inputs)
         return self.is_pure(node.op) and self._is_elementwise(node.op)
 
-    def _lies_so(self, edge: Edge) -> bool:
+    def _known_row_major(self, edge: Edge) -> bool:
         return self._row_major[edge.node] or self._nodes[edge.node].outputs[edge.port].dims == ()
 
     def _is_elementwise(self, op: str) -> bool:

@@ -232,8 +232,8 @@ class Rewriting:
             edge: The value to pass on.
             keeps_order: Whether the new array has the axis order of `edge` in memory rather than row-major order.
         """
-        lies_so = self.facts.is_compact if keeps_order else self.facts.is_row_major
-        if edge.node not in self.nodes or not lies_so(edge) or not self._aliasing.may_join(node.name, edge.node):
+        has_layout = self.facts.is_compact if keeps_order else self.facts.is_row_major
+        if edge.node not in self.nodes or not has_layout(edge) or not self._aliasing.may_join(node.name, edge.node):
             return None
         made = self.passed_on(node, edge)
         if made is not None:
@@ -310,11 +310,11 @@ class Rewriting:
             node = replace(node, control=self._waited(node.control))
         return node
 
-    def put(self, node: Node, made: Node | None) -> None:
+    def record(self, node: Node, made: Node | None) -> None:
         """Record that the node became `made`; None if it is unchanged."""
-        if made is not None and made.op == "Identity" and self._says_nothing(made):
+        if made is not None and made.op == "Identity" and self._is_redundant(made):
             self._leave_out(made)
-        elif made is None or _what(made) == _what(node):
+        elif made is None or _compared_fields(made) == _compared_fields(node):
             # The node may have renamed inputs. Then an earlier node has been replaced, and `_changed` is set already.
             self.nodes[node.name] = node
         else:
@@ -341,7 +341,7 @@ class Rewriting:
         # A feed is available before any node runs, so no node has to wait for it.
         self._waits[identity.name] = () if self.node(edge).op == ARG else (edge.node,)
 
-    def _says_nothing(self, identity: Node) -> bool:
+    def _is_redundant(self, identity: Node) -> bool:
         """Return whether an Identity can be removed unobserved by the user, its readers and its waiters."""
         (edge,) = identity.inputs
         source = self.node(edge)
@@ -371,7 +371,7 @@ class Rewriting:
         )
 
 
-def _what(node: Node) -> tuple[object, ...]:
+def _compared_fields(node: Node) -> tuple[object, ...]:
     """Return the fields that tell whether a node has changed, without its attributes, which follow from them."""
     return node.op, node.inputs, node.control, node.outputs
 
@@ -387,7 +387,7 @@ def sweep(graph: ClientGraph, rule: RewriteRule) -> ClientGraph:
     rewriting = Rewriting(graph)
     for origin in batches(graph.nodes.values(), 64):
         node = rewriting.renamed(origin)
-        rewriting.put(node, rule(node, rewriting))
+        rewriting.record(node, rule(node, rewriting))
     return rewriting.finished()
 
 

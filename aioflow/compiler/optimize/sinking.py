@@ -174,7 +174,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
     for node in batches(graph.nodes.values(), 64):
         renamed = rewriting.renamed(node)
         if node.name not in worth:
-            rewriting.put(node, renamed)
+            rewriting.record(node, renamed)
             continue
         turned = regions.turned[node.name]
         inputs = _straight(node, renamed, regions, worth, rewriting)
@@ -182,7 +182,7 @@ def _rewritten(graph: ClientGraph, regions: _Regions, worth: set[str]) -> Client
         if carried is None:  # control edges cannot express what it waits for
             return graph
         outputs = tuple(OutputSpec(spec.dtype, _before(spec.dims, turned.order)) for spec in node.outputs)
-        rewriting.put(node, replace(carried, outputs=outputs))
+        rewriting.record(node, replace(carried, outputs=outputs))
         for port, spec in enumerate(node.outputs):
             if Edge(node.name, port) in read_outside:
                 attrs = {**turned.transpose.attrs, "T": spec.dtype}
