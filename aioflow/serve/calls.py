@@ -233,8 +233,8 @@ class SignatureCalls(ABC):
 async def open_call(session: Session, signature: Signature, options: ModelOptions) -> SignatureCalls:
     """Return a call of a signature, batched if possible."""
     if await _is_batched(session, signature, options):
-        return _Shared(session, signature, options)
-    return Single(session, signature, options)
+        return BatchedCalls(session, signature, options)
+    return SingleCalls(session, signature, options)
 
 
 async def _is_batched(session: Session, signature: Signature, options: ModelOptions) -> bool:
@@ -267,7 +267,7 @@ def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Array]:
     return made
 
 
-class Single(SignatureCalls):
+class SingleCalls(SignatureCalls):
     """Calls without batching: each request is a step of its own."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
@@ -325,7 +325,7 @@ class Single(SignatureCalls):
         await self._step(*zeros(self._signature.inputs, 1))
 
 
-class _Shared(SignatureCalls):
+class BatchedCalls(SignatureCalls):
     """Batched calls. Once a step returns another number of rows than it was fed, each request becomes its own step."""
 
     def __init__(self, session: Session, signature: Signature, options: ModelOptions) -> None:
@@ -340,7 +340,7 @@ class _Shared(SignatureCalls):
             pad={signature.inputs[name]: value for name, value in options.pad.items() if name in signature.inputs},
             unchecked=True,
         )
-        self._single = Single(session, signature, options)
+        self._single = SingleCalls(session, signature, options)
         self._retried = 0  # requests that have failed in a batch and run again, alone
 
     @property

@@ -22,7 +22,7 @@ from aioflow.graph.shapes import Dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.memory.values import Array
 from aioflow.saved.opening import open_model
-from aioflow.serve.calls import SignatureCalls, Single, open_call
+from aioflow.serve.calls import SignatureCalls, SingleCalls, open_call
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.tally import RequestTally
@@ -44,10 +44,10 @@ class OptionalInputs:
         self._session = session
         self._signature = signature
         self._defaults: dict[str, Array] = {}
-        self.call = Single(session, Signature(signature.all_inputs, signature.outputs), options)
+        self.call = SingleCalls(session, Signature(signature.all_inputs, signature.outputs), options)
 
     async def __call__(self, given: Mapping[str, Array], timeout: float | None, priority: int) -> dict[str, Array]:
-        """Return the outputs by name. Raises as `Single`."""
+        """Return the outputs by name. Raises as `SingleCalls`."""
         if not self._defaults:
             # Two first requests may both compute them; either result may stay, so no lock is needed.
             self._defaults = await self._session.run(dict(self._signature.optional))
