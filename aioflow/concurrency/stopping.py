@@ -23,6 +23,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 COPY_RATE: Final = 2e9  # bytes per second of copies into fresh memory, on the slower of today's machines
+# Bytes up to which arrays are copied on an event loop rather than in a thread. Measured for this size: 6 µs into memory
+# in use and up to 0.1 ms into fresh memory, against 33 µs for the round trip to an idle thread.
+INLINE_COPY: Final = 1 << 18
 _MOMENT: Final = 1e-3  # seconds for which work may block an event loop
 
 

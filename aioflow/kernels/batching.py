@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
+from aioflow.concurrency.stopping import INLINE_COPY
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from aioflow.graph.signature.attributes import Attrs
@@ -27,9 +28,6 @@ from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
 from aioflow.sync.waiting import Waiting, wake_all
 
 # ── the queue of rows: a named resource of a device, with a line for each event loop ──────────────────────────────────
-
-
-_LARGE: Final = 1 << 18  # bytes; to copy them takes about as long as a call in a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ async def concatenated(pieces: Sequence[Piece], count: int, rows: int) -> list[A
         return list(first.payload[:count])
     # The bytes of the result, estimated from the rows of the first payload.
     size = sum(array.nbytes for array in first.payload[:count]) * rows // first.rows
-    if size > _LARGE:
+    if size > INLINE_COPY:
         return await in_thread(_concatenated, pieces, count, rows, effects=False)
     return _concatenated(pieces, count, rows)
 

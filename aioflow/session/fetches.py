@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aioflow.concurrency.stopping import OffloadToThread, current_work
+from aioflow.concurrency.stopping import INLINE_COPY, OffloadToThread, current_work
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
@@ -28,8 +28,6 @@ Feeds: TypeAlias = Mapping[Any, object]  # by tensors, variables or names
 
 # Bytes. Feeds up to this size are copied before a step waits, which takes some microseconds.
 _OWNED: Final = 1 << 16
-# Bytes. Copying this much takes about as long as the round trip to a thread.
-_LARGE: Final = 1 << 18
 _LEAVES: Final = (Tensor, Operation, str)
 _HOST_MEMORY: Final = (1, 3)  # DLPack device types kDLCPU and kDLCUDAHost
 
@@ -194,7 +192,7 @@ def _owned(value: Value) -> Value:
 
 
 def _is_large(value: Value) -> bool:
-    return isinstance(value, np.ndarray) and value.nbytes > _LARGE
+    return isinstance(value, np.ndarray) and value.nbytes > INLINE_COPY
 
 
 def _copies(values: Sequence[Value]) -> list[Value]:

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from aioflow.arguments import check_seconds, check_whole
-from aioflow.concurrency.stopping import OffloadToThread
+from aioflow.concurrency.stopping import INLINE_COPY, OffloadToThread
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import (
     ClosedSessionError,
@@ -28,8 +28,6 @@ from aioflow.sync.batch_driver import BatchDriver, BatchStatistics, WaitingReque
 from aioflow.sync.batches import BatchCore, BatchPolicy, Piece
 
 _LOG: Final = logging.getLogger("aioflow.batching")
-# Bytes. Copying this much takes about as long as the round trip to a thread.
-_LARGE: Final = 1 << 18
 _RESERVED: Final = ("timeout", "priority")  # keyword arguments of a call, which no feed may be named after
 
 StepFunction: TypeAlias = Callable[..., Awaitable[list[Array]]]
@@ -275,7 +273,7 @@ class Batched(BatchDriver, Generic[T_co]):
         rows = sum(piece.end - piece.begin for piece in pieces)
         self._check_even(pieces, rows)
         padded = self._core.policy.padded(rows)
-        if self._into.size(pieces, padded) > _LARGE:
+        if self._into.size(pieces, padded) > INLINE_COPY:
             fed = await in_thread(self._into.join, pieces, padded, effects=False)
         else:
             fed = self._into.join(pieces, padded)
