@@ -51,11 +51,11 @@ def add_parser(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.output or calibration_path()
-    # One card of each type: all cards of a type share one entry of the calibration.
+    # One GPU of each type: all GPUs of a type share one entry of the calibration.
     first = {backend.device_type: backend.device(i) for backend, i in present_devices(SessionConfig()) if i == 0}
-    cards = [device for device_type, device in first.items() if device_type != HOST]
+    gpus = [device for device_type, device in first.items() if device_type != HOST]
     with progress("measurement") as shown:
-        calibration = calibrate(host(), cards, seconds=arguments.seconds, measures=shown.advance)
+        calibration = calibrate(host(), gpus, seconds=arguments.seconds, measures=shown.advance)
     write_calibration(calibration, path)
     for line in table(calibration):
         print(line)

@@ -30,7 +30,7 @@ from aioflow.net.remote_step import outcomes
 __all__ = ["start"]
 
 _LOGGER: Final = logging.getLogger("aioflow.distributed")
-_CARDS: Final = "CUDA_VISIBLE_DEVICES"
+_VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
 _READY: Final = b" serves at "  # part of a line that docs/cluster.md specifies
 _TOO_LONG: Final = b"(a long line)"
 _END_SECONDS: Final = 3.0  # after the time for the steps: answers, graceful closes, exit of the interpreter
@@ -208,20 +208,20 @@ def environments(request: ClusterRequest, environment: Mapping[str, str]) -> dic
         InvalidArgumentError: there are fewer GPUs than the jobs request, or a job requests a fraction of one.
     """
     # One iterator for all tasks: each GPU is given to one task.
-    cards = _cards(environment.get(_CARDS))
+    gpus = _visible_gpus(environment.get(_VISIBLE_GPUS))
     found: dict[TaskId, dict[str, str]] = {}
     for task in tasks_of(request.jobs):
         number = request.jobs[task.job].num_gpus
         if number != int(number):
             raise InvalidArgumentError("a process has whole GPUs", expected="a whole number", actual=number)
-        own = list(islice(cards, int(number)))
+        own = list(islice(gpus, int(number)))
         if len(own) < number:
             raise InvalidArgumentError(f"no GPU is left for {task.name}", expected=number, actual=len(own))
         # An empty list hides all GPUs from tasks that asked for none.
-        found[task] = {_CARDS: ",".join(own), **request.credentials.environment()}
+        found[task] = {_VISIBLE_GPUS: ",".join(own), **request.credentials.environment()}
     return found
 
 
-def _cards(visible: str | None) -> Iterator[str]:
+def _visible_gpus(visible: str | None) -> Iterator[str]:
     """Yield the names of the GPUs that this program sees; without a setting, all numbers from 0."""
-    return map(str, count()) if visible is None else iter([card for card in visible.split(",") if card.strip()])
+    return map(str, count()) if visible is None else iter([gpu for gpu in visible.split(",") if gpu.strip()])

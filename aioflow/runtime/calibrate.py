@@ -37,7 +37,7 @@ ClockFunction: TypeAlias = Callable[[], float]
 _LEAST_ROUNDS: Final = 3
 _LEAST_SECONDS: Final = 1e-9  # a coarse clock may report that no time has passed
 _SCALARS: Final = 1000  # calls per round where one call is too short for a clock
-_CARD_CALLS: Final = 10  # calls per round on a GPU, which has to be woken up for a round
+_GPU_CALLS: Final = 10  # calls per round on a GPU, which has to be woken up for a round
 
 _PRODUCTS: Final = ("float32", "float64", "bfloat16", "float16", "complex64", "complex128", "int32")
 _COPIED: Final = 1 << 26  # size in bytes of the array by which the bandwidth to a GPU is measured
@@ -124,7 +124,7 @@ class _Timer(NamedTuple):
 
 def calibrate(
     host: ArrayBackend,
-    cards: Sequence[BackendDevice] = (),
+    gpus: Sequence[BackendDevice] = (),
     *,
     seconds: float = 0.1,
     clock: ClockFunction = perf_counter,
@@ -137,24 +137,24 @@ def calibrate(
 
     Args:
         host: Backend of the host's CPU.
-        cards: GPUs to measure, one of each type.
+        gpus: GPUs to measure, one of each type.
         seconds: Duration of each of about 13 measurements per device.
         clock: Returns seconds since an arbitrary start.
         network: Measures the link between processes; without it the shipped figures are kept.
         measures: Called when a measurement begins.
     """
-    return asyncio.run(_calibrate(host, cards, _Timer(seconds, clock, measures), network))
+    return asyncio.run(_calibrate(host, gpus, _Timer(seconds, clock, measures), network))
 
 
 async def _calibrate(
-    host: ArrayBackend, cards: Sequence[BackendDevice], timer: _Timer, network: Callable[[], DeviceLink] | None
+    host: ArrayBackend, gpus: Sequence[BackendDevice], timer: _Timer, network: Callable[[], DeviceLink] | None
 ) -> Calibration:
     speeds = {host.device_type: await _speeds(_Target(host, _as_it_is, _here), timer)}
     hop = await _hop(shared_threads("-calibrate", 1), timer)
     links = {**DEFAULT_LINKS, "memory": replace(DEFAULT_LINKS["memory"], latency=hop)}
-    for card in cards:
-        speeds[card.device_type] = await _speeds(_on_card(card), timer)
-        links["host"] = await _way_to(card, timer)
+    for gpu in gpus:
+        speeds[gpu.device_type] = await _speeds(_on_gpu(gpu), timer)
+        links["host"] = await _way_to(gpu, timer)
     if network is not None:
         links["network"] = network()
     return Calibration(speeds, links)
@@ -168,11 +168,11 @@ async def _here(function: Callable[[], None]) -> None:
     function()
 
 
-def _on_card(card: BackendDevice) -> _Target:
+def _on_gpu(gpu: BackendDevice) -> _Target:
     async def perform(function: Callable[[], None]) -> None:
-        await card.executor.run(Step(), function)
+        await gpu.executor.run(Step(), function)
 
-    return _Target(card, card.to_device, perform, _CARD_CALLS)
+    return _Target(gpu, gpu.to_device, perform, _GPU_CALLS)
 
 
 async def _speeds(target: _Target, timer: _Timer) -> Speeds:
@@ -208,15 +208,15 @@ async def _hop(threads: DeviceThreads, timer: _Timer) -> float:
     return median(await timer.rounds(lambda: threads.run(step, _nothing)))
 
 
-async def _way_to(card: BackendDevice, timer: _Timer) -> DeviceLink:
+async def _way_to(gpu: BackendDevice, timer: _Timer) -> DeviceLink:
     """Return the link between a GPU and the host, by the slower of the two directions."""
     latency, whole = 0.0, 0.0
     # The copy of one byte measures the latency, the large copy the bandwidth.
     for size in (1, _COPIED):
         on_host = np.ones(size, np.uint8)
-        on_card = await card.to_device(on_host)
-        there = await timer.fastest(lambda value=on_host: card.to_device(value))  # type: ignore[misc]  # a default binds it
-        back = await timer.fastest(lambda value=on_card: card.to_host(value))  # type: ignore[misc]  # as above
+        on_gpu = await gpu.to_device(on_host)
+        there = await timer.fastest(lambda value=on_host: gpu.to_device(value))  # type: ignore[misc]  # a default binds it
+        back = await timer.fastest(lambda value=on_gpu: gpu.to_host(value))  # type: ignore[misc]  # as above
         latency, whole = (max(there, back), whole) if size == 1 else (latency, max(there, back))
     # As in `_speeds`: what is subtracted is itself measured, so at most half of the time.
     return replace(DEFAULT_LINKS["host"], latency=latency, bandwidth=_COPIED / max(whole - latency, whole / 2))

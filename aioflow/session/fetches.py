@@ -277,7 +277,7 @@ def convert_feeds(converters: Sequence[Callable[[Value], Value]], fed: Sequence[
     return [convert(value) for convert, value in zip(converters, fed, strict=True)]
 
 
-def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Value], Any]:
+def feed_converter(tensor: Tensor, in_device_memory: bool = False) -> Callable[[Value], Any]:
     """Return a function that converts a fed value to the dtype and shape of `tensor`.
 
     An array that already fits is passed through without a copy. The returned function raises:
@@ -288,7 +288,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Value], 
 
     Args:
         tensor: The fed tensor.
-        on_cards: Whether only devices with their own memory read the feed. Then an array of another library may
+        in_device_memory: Whether only devices with their own memory read the feed. Then an array of another library may
             already be in device memory (`__dlpack_device__`).
     """
     dtype, dims = tensor.dtype, tensor.dims
@@ -311,7 +311,7 @@ def feed_converter(tensor: Tensor, on_cards: bool = False) -> Callable[[Value], 
                     return value
             elif scalar is not None and type(value) in plain:
                 return scalar(value)
-            if on_cards and _is_on_card(value):
+            if in_device_memory and _is_in_device_memory(value):
                 return _checked_as_it_is(tensor, value)
             return _slow_feed(tensor, value)
         except InvalidArgumentError as error:
@@ -337,7 +337,7 @@ def _is_text(value: Array) -> bool:
     return holds_bytes(value)
 
 
-def _is_on_card(value: Value) -> bool:
+def _is_in_device_memory(value: Value) -> bool:
     device = getattr(value, "__dlpack_device__", None)
     return device is not None and device()[0] not in _HOST_MEMORY
 

@@ -61,8 +61,10 @@ class PreparedStep:
         self.changes = any(part.changes for part in made.parts.values())
         self.registered = registered
         self.run_inline = registered.run_inline
-        on_cards = _read_on_cards(made)
-        self.converters: Converters = tuple(feed_converter(t, i in on_cards) for i, t in enumerate(self.request.feeds))
+        only_devices = _read_in_device_memory(made)
+        self.converters: Converters = tuple(
+            feed_converter(t, i in only_devices) for i, t in enumerate(self.request.feeds)
+        )
 
     async def convert(self, fed: Sequence[Value]) -> list[Value]:
         """Convert the fed values to the dtypes and shapes of the feeds."""
@@ -96,15 +98,15 @@ def names_of(fetches: object) -> str:
     return f"{', '.join(names[:_NAMED]) or 'nothing'}{more}"
 
 
-def _read_on_cards(plan: Plan) -> set[int]:
+def _read_in_device_memory(plan: Plan) -> set[int]:
     """Return the indices of the feeds that only devices with their own memory read."""
     host: set[int] = set()
-    cards: set[int] = set()
+    devices: set[int] = set()
     for device, graph in plan.by_device():
-        found = host if DeviceSpec.from_string(device).device_type == "CPU" else cards
+        found = host if DeviceSpec.from_string(device).device_type == "CPU" else devices
         found.update(n.attrs["index"] for n in graph.nodes.values() if n.op == ARG)
     # A feed that the host reads, too, has to be a NumPy array.
-    return cards - host
+    return devices - host
 
 
 class TraceSampling:

@@ -55,8 +55,8 @@ def test_gpus_are_assigned_in_order() -> None:
     jobs = read_jobs({"ps": 1, "worker": Job(2, num_gpus=2)})
     what = ClusterRequest(jobs, Credentials())
     given = [environments(what, environment) for environment in ({}, {"CUDA_VISIBLE_DEVICES": "7,GPU-a,5,MIG-b,1"})]
-    cards = [[own["CUDA_VISIBLE_DEVICES"] for own in found.values()] for found in given]
-    assert cards == [["", "0,1", "2,3"], ["", "7,GPU-a", "5,MIG-b"]]
+    gpus = [[own["CUDA_VISIBLE_DEVICES"] for own in found.values()] for found in given]
+    assert gpus == [["", "0,1", "2,3"], ["", "7,GPU-a", "5,MIG-b"]]
 
 
 @pytest.mark.parametrize(("number", "visible"), [(0.5, "0,1"), (2, "0"), (1, "")])

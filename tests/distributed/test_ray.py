@@ -19,7 +19,7 @@ from aioflow.distributed.ray import start
 from aioflow.distributed.supervising import Job, StartedCluster
 from aioflow.errors import DeadlineExceededError, OpError, UnavailableError
 from examples import train_cluster as example
-from tests.distributed import seen_cards
+from tests.distributed import seen_gpus
 from tests.examples.test_train_cluster import check
 from tests.support.processes import SECONDS
 
@@ -38,7 +38,7 @@ def local_cluster() -> Iterator[None]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # otherwise Ray writes one to the user's folder
-        patch.setenv(seen_cards.FOLDER, folder)
+        patch.setenv(seen_gpus.FOLDER, folder)
         patch.delenv("RAY_ADDRESS", raising=False)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         ray.init(
@@ -167,9 +167,9 @@ async def test_actors_reserve_the_resources_of_their_job() -> None:
 async def test_each_task_sees_the_gpu_that_ray_assigns() -> None:
     async with asyncio.timeout(SECONDS):
         jobs = {"ps": HALF, "worker": Job(2, num_cpus=0.5, num_gpus=1)}
-        async with start(jobs, imports=[seen_cards.__name__]) as cluster:
+        async with start(jobs, imports=[seen_gpus.__name__]) as cluster:
             pids = pids_of(cluster)
-            seen = [seen_cards.by_process(pid) for pid in pids]
+            seen = [seen_gpus.by_process(pid) for pid in pids]
         assert seen[0] in ("", None)
         assert sorted(map(str, seen[1:])) == ["0", "1"]
         await until_all_is_given_back(pids)

@@ -9,7 +9,7 @@ from typing import Final
 
 __all__ = ["FOLDER", "by_process"]
 
-FOLDER: Final = "AIOFLOW_TEST_CARDS"  # environment variable with the folder to write to
+FOLDER: Final = "AIOFLOW_TEST_GPUS"  # environment variable with the folder to write to
 
 
 def by_process(pid: int) -> str | None:
