@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from aioflow.errors import AbortedError, OpError
 from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.links import Link
-from aioflow.net.outbox import Outbox, Parcel
+from aioflow.net.outbox import Outbox, ValueMessage
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
@@ -72,16 +72,16 @@ class ClientTask:
     async def _serve(self, ready: asyncio.Future[TaskWorker]) -> None:
         async with Outbox(self._reach) as outbox:
 
-            def push(parcel: Parcel) -> None:
+            def push(message: ValueMessage) -> None:
                 try:
-                    worker = self._link(parcel.task).worker
+                    worker = self._link(message.task).worker
                 except OpError as error:
-                    parcel.fail(error)
+                    message.fail(error)
                     return
                 if isinstance(worker, WorkerSession):
-                    worker.take(parcel)
+                    worker.take(message)
                 else:
-                    outbox.push(parcel)
+                    outbox.push(message)
 
             tasks = TaskWorker(Worker(task=self.task), push)
             ready.set_result(tasks)
@@ -95,10 +95,10 @@ class ClientTask:
     async def _reach(self, task: str) -> AsyncIterator[Channel]:
         yield self._link(task).channel
 
-    def take(self, parcel: Parcel) -> None:
+    def take(self, message: ValueMessage) -> None:
         """Accept a value from a server in this process; drop it while there is no session. Thread-safe."""
         if self._session is not None:
-            self._session.take(parcel)
+            self._session.take(message)
 
     def deliver(self, request: ServiceRequest) -> None:
         """Accept a value that arrived over a connection; drop it while there is no session."""

@@ -36,8 +36,8 @@ OpenChannel: TypeAlias = Callable[[str], AbstractAsyncContextManager[Channel]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Parcel:
-    """A message: one value for a step at another task.
+class ValueMessage:
+    """One value for a step at another task.
 
     Attributes:
         task: Name of the receiving task.
@@ -74,34 +74,34 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
         self._group = asyncio.TaskGroup()  # no task in it ever raises
-        self._lanes: dict[str, _SendQueue] = {}
+        self._queues: dict[str, _SendQueue] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
-    def push(self, parcel: Parcel) -> None:
+    def push(self, message: ValueMessage) -> None:
         """Send a value, from any thread, without waiting."""
         # A Send may run on a thread of the kernels, but the queues belong to the thread of the event loop.
         if threading.get_ident() == self._home:
-            self._put(parcel)
+            self._put(message)
         else:
-            self._loop.call_soon_threadsafe(self._put, parcel)
+            self._loop.call_soon_threadsafe(self._put, message)
 
-    def _put(self, parcel: Parcel) -> None:
-        if _goes_with_its_step(parcel):
+    def _put(self, message: ValueMessage) -> None:
+        if _goes_with_its_step(message):
             return
-        lane = self._lanes.get(parcel.task)
-        if lane is None:
+        queue = self._queues.get(message.task)
+        if queue is None:
             if self._closed:
-                parcel.fail(UnavailableError("the server is closed"))
+                message.fail(UnavailableError("the server is closed"))
                 return
-            lane = self._lanes[parcel.task] = _SendQueue(parcel.task, self._reach, self._confirms, self._most)
-            self._tasks.append(self._group.create_task(lane.run()))
-        lane.put(parcel)
+            queue = self._queues[message.task] = _SendQueue(message.task, self._reach, self._confirms, self._most)
+            self._tasks.append(self._group.create_task(queue.run()))
+        queue.put(message)
 
     @property
     def is_empty(self) -> bool:
         """True if every value has arrived or, without confirmation, has been sent."""
-        return all(lane.is_empty for lane in self._lanes.values())
+        return all(queue.is_empty for queue in self._queues.values())
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
@@ -119,29 +119,29 @@ class Outbox:
 class _Queue:
     """A FIFO of messages that counts their bytes."""
 
-    __slots__ = ("_parcels", "bytes")
+    __slots__ = ("_messages", "bytes")
 
     def __init__(self) -> None:
-        self._parcels: deque[Parcel] = deque()
+        self._messages: deque[ValueMessage] = deque()
         self.bytes = 0
 
     def __bool__(self) -> bool:
-        return bool(self._parcels)
+        return bool(self._messages)
 
     @property
-    def first(self) -> Parcel:
-        return self._parcels[0]
+    def first(self) -> ValueMessage:
+        return self._messages[0]
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, message: ValueMessage) -> None:
         """Append a message."""
-        self._parcels.append(parcel)
-        self.bytes += _size(parcel.value)
+        self._messages.append(message)
+        self.bytes += _size(message.value)
 
-    def take(self) -> Parcel:
+    def take(self) -> ValueMessage:
         """Remove and return the first message."""
-        parcel = self._parcels.popleft()
-        self.bytes -= _size(parcel.value)
-        return parcel
+        message = self._messages.popleft()
+        self.bytes -= _size(message.value)
+        return message
 
 
 def _unread(most: int, actual: int) -> ResourceExhaustedError:
@@ -161,7 +161,7 @@ class _SendQueue:
         self._awake: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._channel: Channel | None = None  # while connected
-        self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # unconfirmed: edge and `Parcel.fail`
+        self._sent: list[tuple[str, Callable[[OpError], None]]] = []  # unconfirmed: edge and `ValueMessage.fail`
         self._has_sent = asyncio.Event()
 
     @property
@@ -169,14 +169,14 @@ class _SendQueue:
         """True if no value is queued, in flight or unconfirmed."""
         return not (self._small or self._large or self._in_flight or self._sent)
 
-    def put(self, parcel: Parcel) -> None:
+    def put(self, message: ValueMessage) -> None:
         """Send a small value at once if the connection accepts it, else queue the value."""
-        size = _size(parcel.value)
+        size = _size(message.value)
         waiting = self._small.bytes + self._large.bytes + size
         if waiting > self._most and (self._small or self._large):
-            _fail(parcel, _unread(self._most, waiting))
+            _fail(message, _unread(self._most, waiting))
             return
-        (self._large if size > CHUNK_BYTES else self._small).put(parcel)
+        (self._large if size > CHUNK_BYTES else self._small).put(message)
         # Through the queue even if it was empty, so that small values keep their order.
         while self._small and self._channel is not None and self._post(self._channel, self._small.first):
             self._small.take()
@@ -233,9 +233,9 @@ class _SendQueue:
                 while self._small and channel.error is None:
                     await self._send(channel, self._small.take())
                 while self._large and self._in_flight < _IN_FLIGHT and channel.error is None:
-                    parcel = self._large.take()
-                    self._in_flight += _size(parcel.value)
-                    push_group.create_task(self._send_large(channel, parcel))
+                    message = self._large.take()
+                    self._in_flight += _size(message.value)
+                    push_group.create_task(self._send_large(channel, message))
                 # Large values may be left: `_send_large` wakes this loop when fewer bytes are in flight.
                 if not self._small and channel.error is None:
                     await self._sleep()
@@ -266,43 +266,43 @@ class _SendQueue:
         with suppress(OpError):
             await channel.call(CLOCK, timeout=None)  # no timeout: the call fails when the connection ends
 
-    async def _send_large(self, channel: Channel, parcel: Parcel) -> None:
+    async def _send_large(self, channel: Channel, message: ValueMessage) -> None:
         try:
-            await self._send(channel, parcel)
+            await self._send(channel, message)
         finally:
-            self._in_flight -= _size(parcel.value)
+            self._in_flight -= _size(message.value)
             self._wake()
 
-    def _post(self, channel: Channel, parcel: Parcel) -> bool:
+    def _post(self, channel: Channel, message: ValueMessage) -> bool:
         """Send a small value if no waiting is needed. Return True if the value was sent or has failed."""
-        if not _is_meant(channel, parcel):
+        if not _is_meant(channel, message):
             return False
         try:
-            done = channel.post(*_contents(parcel))
+            done = channel.post(*_contents(message))
         except Exception as error:
-            _fail(parcel, error)
+            _fail(message, error)
             return True
         if done:
-            self._has_gone(parcel)
+            self._has_gone(message)
         return done
 
-    async def _send(self, channel: Channel, parcel: Parcel) -> None:
-        if not _is_meant(channel, parcel):
-            await self._misaddressed(channel, parcel)
+    async def _send(self, channel: Channel, message: ValueMessage) -> None:
+        if not _is_meant(channel, message):
+            await self._misaddressed(channel, message)
             return
         try:
-            await channel.push_packed(*_contents(parcel))
+            await channel.push_packed(*_contents(message))
         except Exception as error:
-            _fail(parcel, error)
+            _fail(message, error)
         else:
-            self._has_gone(parcel)
+            self._has_gone(message)
 
-    def _has_gone(self, parcel: Parcel) -> None:
+    def _has_gone(self, message: ValueMessage) -> None:
         if self._confirms:
-            self._sent.append((parcel.edge, parcel.fail))
+            self._sent.append((message.edge, message.fail))
             self._has_sent.set()
 
-    async def _misaddressed(self, channel: Channel, parcel: Parcel) -> None:
+    async def _misaddressed(self, channel: Channel, message: ValueMessage) -> None:
         """Fail or requeue a value that was planned for another incarnation than the connected one.
 
         One of the two processes no longer exists. If the connected one answers, the value's receiver is gone. If the
@@ -310,40 +310,40 @@ class _SendQueue:
         """
         await self._ask(channel)
         if channel.error is None:
-            parcel.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
+            message.fail(AbortedError(f"{self._task} was restarted since the step was planned"))
         else:
-            self.put(parcel)  # for the next connection
+            self.put(message)  # for the next connection
 
 
-def _fail(parcel: Parcel, error: Exception) -> None:
+def _fail(message: ValueMessage, error: Exception) -> None:
     known = error if isinstance(error, OpError) else UnknownError(f"{type(error).__name__}: {error}")
     if not isinstance(known, (UnavailableError, AbortedError)):  # these name the task
-        known.message = f"the value of {parcel.edge} cannot be sent to {parcel.task}: {known.message}"
-    parcel.fail(known)
+        known.message = f"the value of {message.edge} cannot be sent to {message.task}: {known.message}"
+    message.fail(known)
 
 
-def _goes_with_its_step(parcel: Parcel) -> bool:
+def _goes_with_its_step(message: ValueMessage) -> bool:
     """Send a value over the connection of its step, if there is one. Return False if the outbox must send it.
 
     The step ends with that connection, so the value needs no confirmation.
     """
-    channel = None if parcel.connection is None else parcel.connection(parcel.task)
-    if channel is None or channel.error is not None or not _is_meant(channel, parcel):
+    channel = None if message.connection is None else message.connection(message.task)
+    if channel is None or channel.error is not None or not _is_meant(channel, message):
         return False
     try:
-        return _size(parcel.value) <= CHUNK_BYTES and channel.post(*_contents(parcel))
+        return _size(message.value) <= CHUNK_BYTES and channel.post(*_contents(message))
     except Exception as error:
-        _fail(parcel, error)
+        _fail(message, error)
         return True
 
 
-def _is_meant(channel: Channel, parcel: Parcel) -> bool:
-    return parcel.incarnation in (0, channel.comm.peer_incarnation)
+def _is_meant(channel: Channel, message: ValueMessage) -> bool:
+    return message.incarnation in (0, channel.comm.peer_incarnation)
 
 
-def _contents(parcel: Parcel) -> tuple[Packed, tuple[Value, ...], int]:
-    dead = parcel.value is DEAD
-    return _document(parcel.edge, parcel.tag, dead), () if dead else (to_wire_value(parcel.value),), parcel.step
+def _contents(message: ValueMessage) -> tuple[Packed, tuple[Value, ...], int]:
+    dead = message.value is DEAD
+    return _document(message.edge, message.tag, dead), () if dead else (to_wire_value(message.value),), message.step
 
 
 @lru_cache(_REMEMBERED)

@@ -34,7 +34,7 @@ from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials, credentials_at
 from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
-from aioflow.net.outbox import Parcel
+from aioflow.net.outbox import ValueMessage
 from aioflow.net.remote_step import RemoteStep, Standing, Way, outcomes
 from aioflow.net.resource_directory import Resource, coordinator_of
 from aioflow.net.server import client_options, is_of_this_process, own_server, target_address
@@ -248,8 +248,8 @@ class RemoteCluster:
     def _way(self, task: str) -> Way:
         return self._client if task == self._client.task else self._link(task)
 
-    def _take(self, parcel: Parcel) -> None:
-        self._client.take(parcel)
+    def _take(self, message: ValueMessage) -> None:
+        self._client.take(message)
 
     def _connection(self, task: str) -> Channel | None:
         link = self._links.get(task)

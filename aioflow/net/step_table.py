@@ -12,7 +12,7 @@ from aioflow.errors import AbortedError, CancelledError, OpError, ResourceExhaus
 from aioflow.memory.values import Value
 from aioflow.net.channel import Channel
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
-from aioflow.net.outbox import Parcel
+from aioflow.net.outbox import ValueMessage
 from aioflow.net.tensor_format import bytes_of
 from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import Step
@@ -246,10 +246,10 @@ class Origin(NamedTuple):
 
     Attributes:
         take: Delivers values to the client's own task; thread-safe.
-        connection: As for `Parcel`.
+        connection: As for `ValueMessage`.
     """
 
-    take: Callable[[Parcel], None]
+    take: Callable[[ValueMessage], None]
     connection: Callable[[str], Channel | None] | None = None
 
 

@@ -24,7 +24,7 @@ from aioflow.net.admission import StepAdmission
 from aioflow.net.channel import ServiceRequest
 from aioflow.net.limits import DEFAULT_LIMITS, Limits
 from aioflow.net.messages import Deliver, Parsed, from_wire
-from aioflow.net.outbox import Parcel
+from aioflow.net.outbox import ValueMessage
 from aioflow.net.step_table import JointStep, Origin, StepTable
 from aioflow.runtime.cluster import register
 from aioflow.runtime.executable import Executable
@@ -34,7 +34,7 @@ from aioflow.runtime.rendezvous import Rendezvous
 from aioflow.runtime.step import GiveBack, Step, has_failed
 from aioflow.runtime.worker import Begun, Worker, WorkerState
 
-SendParcel: TypeAlias = Callable[[Parcel], None]
+SendMessage: TypeAlias = Callable[[ValueMessage], None]
 
 _NAMES: Final = 4096  # more than the devices of a cluster; bounded, since peers could invent names
 _HELD_SECONDS: Final = 2.0  # for which elements taken by an ended step are held for an `abort`
@@ -59,7 +59,7 @@ class TaskWorker:
     def __init__(
         self,
         worker: Worker,
-        push: SendParcel,
+        push: SendMessage,
         is_task: Callable[[str], bool] = lambda _: True,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -83,11 +83,11 @@ class TaskWorker:
                 return  # the step has ended
             task, origin = _owner_of(to), joint.origin
             connection = None if origin is None else origin.connection
-            parcel = Parcel(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
+            message = ValueMessage(task, joint.peers.get(task, 0), step, edge, tag, value, joint.fail, connection)
             if self.is_task(task):
-                self._push(parcel)
+                self._push(message)
             elif origin is not None:
-                origin.take(parcel)
+                origin.take(message)
             else:
                 joint.fail(NotFoundError("a value was sent to a task that is not in the cluster", actual=task))
 
@@ -128,18 +128,18 @@ class TaskWorker:
         value = DEAD if asked.dead else from_wire(request.tensors[0])
         self.steps.deliver(request.number, asked.edge, asked.tag, value, source)
 
-    def take(self, parcel: Parcel) -> None:
+    def take(self, message: ValueMessage) -> None:
         """Deliver a value sent within this process. Thread-safe."""
         if threading.get_ident() == self._home:
-            self._take(parcel)
+            self._take(message)
         else:
-            self._loop.call_soon_threadsafe(self._take, parcel)
+            self._loop.call_soon_threadsafe(self._take, message)
 
-    def _take(self, parcel: Parcel) -> None:
+    def _take(self, message: ValueMessage) -> None:
         try:
-            self.steps.deliver(parcel.step, parcel.edge, parcel.tag, parcel.value)
+            self.steps.deliver(message.step, message.edge, message.tag, message.value)
         except OpError as error:
-            parcel.fail(error)
+            message.fail(error)
 
     def open_session(self, peers: Mapping[str, int] | None = None, origin: Origin | None = None) -> WorkerSession:
         """Open a session for one client.
@@ -409,9 +409,9 @@ class WorkerSession:
         held.put_back()
         return held.changed
 
-    def take(self, parcel: Parcel) -> None:
+    def take(self, message: ValueMessage) -> None:
         """Deliver a value sent within this process. Thread-safe."""
-        self._owner.take(parcel)
+        self._owner.take(message)
 
     def deliver(self, request: ServiceRequest) -> None:
         """Deliver a value that has arrived over a connection."""

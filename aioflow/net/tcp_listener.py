@@ -30,8 +30,8 @@ class TcpListener:
         self.address = address
 
 
-class _Door:
-    """The acceptor: it makes a comm of each connection, and passes authenticated ones to the handler.
+class _Acceptor:
+    """Makes a comm of each connection, and passes authenticated ones to the handler.
 
     If there are too many unauthenticated clients, the oldest is dropped: an honest peer authenticates within a moment.
     """
@@ -85,26 +85,26 @@ async def listen_tcp(place: str, handler: Handler, options: CommOptions) -> Asyn
     host, port = await resolved(*split_host(place), anywhere=options.credentials.prove)
     serve = _serve_tcp if options.credentials.tls is None else _serve_tls
     async with Connections(handler, options) as connections:
-        door = _Door(connections, options)
-        async with serve(door, options, (host, port), reserved_socket(place)) as sock:
+        acceptor = _Acceptor(connections, options)
+        async with serve(acceptor, options, (host, port), reserved_socket(place)) as sock:
             # Keep a reference: while it lives, forked children detach from the socket.
             _inherited = Inherited([sock])
             try:
                 yield TcpListener(tcp_address(*sock.getsockname()[:2]))
             finally:
-                door.close()
+                acceptor.close()
 
 
 @asynccontextmanager
 async def _serve_tcp(
-    door: _Door, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
+    acceptor: _Acceptor, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
 ) -> AsyncIterator[Any]:
     loop = asyncio.get_running_loop()
     with _listening_at(where):
         if reserved is None:
-            server = await loop.create_server(door.accept, *where, start_serving=False)
+            server = await loop.create_server(acceptor.accept, *where, start_serving=False)
         else:
-            server = await loop.create_server(door.accept, sock=reserved, start_serving=False)
+            server = await loop.create_server(acceptor.accept, sock=reserved, start_serving=False)
     try:
         with _listening_at(where):
             # Not in `create_server`, which leaves the socket open if it is cancelled.
@@ -117,7 +117,7 @@ async def _serve_tcp(
 
 @asynccontextmanager
 async def _serve_tls(
-    door: _Door, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
+    acceptor: _Acceptor, options: CommOptions, where: tuple[str, int], reserved: socket.socket | None
 ) -> AsyncIterator[socket.socket]:
     """Accept connections and begin TLS on each of them."""
     # Not with `create_server`: an event loop does not report connections on which the TLS handshake fails.
@@ -128,7 +128,7 @@ async def _serve_tls(
         with _listening_at(where):
             sock.listen(_WAITING)
         sock.setblocking(False)
-        accepting = door.connections.run(_accept_tls(sock, door, options))
+        accepting = acceptor.connections.run(_accept_tls(sock, acceptor, options))
         try:
             yield sock
         finally:
@@ -146,7 +146,7 @@ def _listening_at(where: tuple[str, int]) -> Iterator[None]:
         raise kind(f"cannot listen at {tcp_address(*where)}: {error}") from error
 
 
-async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) -> None:
+async def _accept_tls(sock: socket.socket, acceptor: _Acceptor, options: CommOptions) -> None:
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -155,8 +155,8 @@ async def _accept_tls(sock: socket.socket, door: _Door, options: CommOptions) ->
         except OSError:  # the connection is closed already, or too many files are open
             await asyncio.sleep(_PAUSE)
         else:
-            comm = door.accept()
-            beginning = door.connections.run(_begin_tls(comm, accepted, options))
+            comm = acceptor.accept()
+            beginning = acceptor.connections.run(_begin_tls(comm, accepted, options))
             beginning.add_done_callback(partial(_begun, comm, accepted))
             comm.greeted.add_done_callback(partial(_given_up, comm, beginning))
 

@@ -26,7 +26,7 @@ from aioflow.net.messages import (
     settings_of,
     unpack_stats,
 )
-from aioflow.net.outbox import Outbox, Parcel
+from aioflow.net.outbox import Outbox, ValueMessage
 from aioflow.net.step_table import StepTable
 from aioflow.net.transports import connect, listen
 from aioflow.runtime.frames import DEAD
@@ -146,14 +146,14 @@ def unexpected(error: OpError) -> None:
     raise error
 
 
-def parcel(value: Any, incarnation: int = 0, fail: Callable[[OpError], None] = unexpected) -> Parcel:
-    return Parcel("/job:ps/task:0", incarnation, 7, "edge", "tag", value, fail)
+def message(value: Any, incarnation: int = 0, fail: Callable[[OpError], None] = unexpected) -> ValueMessage:
+    return ValueMessage("/job:ps/task:0", incarnation, 7, "edge", "tag", value, fail)
 
 
 async def test_outbox_sends_from_any_thread_over_one_connection() -> None:
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
-        outbox.push(parcel(np.float32(1.0)))
-        await asyncio.to_thread(outbox.push, parcel(DEAD))
+        outbox.push(message(np.float32(1.0)))
+        await asyncio.to_thread(outbox.push, message(DEAD))
         first, second = await peer.came.get(), await peer.came.get()
         assert (first.header, first.tensors[0]) == ({"edge": "edge", "tag": "tag", "dead": False}, 1.0)
         assert (first.number, second.number) == (7, 7)
@@ -165,8 +165,8 @@ async def test_outbox_delivers_small_values_between_large_ones() -> None:
     large = await asyncio.to_thread(lambda: [np.full(4 << 20, number, np.float64) for number in range(6)])
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
         for value in large:
-            outbox.push(parcel(value))  # 32 MB each: together above the limit in flight
-        outbox.push(parcel(np.float32(-1.0)))
+            outbox.push(message(value))  # 32 MB each: together above the limit in flight
+        outbox.push(message(np.float32(-1.0)))
         values = [float((await peer.came.get()).tensors[0].reshape(-1)[-1]) for _ in range(7)]
         assert sorted(values) == [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
         assert values.index(-1.0) < 6
@@ -176,18 +176,18 @@ async def test_undeliverable_value_fails_its_step() -> None:
     failed: asyncio.Queue[OpError] = asyncio.Queue()
     fail = failed.put_nowait
     async with asyncio.timeout(120), peer_and_outbox() as (peer, outbox):
-        outbox.push(parcel(object(), fail=fail))
+        outbox.push(message(object(), fail=fail))
         error = await failed.get()
         assert isinstance(error, af.errors.DTypeError)
         assert "/job:ps/task:0" in error.message
-        outbox.push(parcel(np.float32(1.0), fail=fail, incarnation=12345))
+        outbox.push(message(np.float32(1.0), fail=fail, incarnation=12345))
         assert isinstance(await failed.get(), AbortedError)
-        outbox.push(parcel(np.float32(2.0), fail=fail))
+        outbox.push(message(np.float32(2.0), fail=fail))
         assert (await peer.came.get()).tensors[0] == 2.0  # neither of the failed values was sent
         assert failed.empty()
     async with asyncio.timeout(120), Outbox(partial(reach, inproc(1)[0])) as nowhere:
         for value in (np.float32(1.0), np.zeros(1 << 20)):
-            nowhere.push(parcel(value, fail=fail))
+            nowhere.push(message(value, fail=fail))
             error = await failed.get()
             assert isinstance(error, UnavailableError)
             assert "/job:ps/task:0" in str(error)

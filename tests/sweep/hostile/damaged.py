@@ -19,7 +19,7 @@ from aioflow.graph import dtypes
 from aioflow.graph.graph import Operation
 from aioflow.graph.graphdef import GraphDef, NodeDef, TensorData
 from aioflow.graph.opdef import OpDef
-from aioflow.net.outbox import Parcel
+from aioflow.net.outbox import ValueMessage
 from aioflow.net.plan_codec import decode_part, encode_part
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.ops.apply import infer_attrs, output_specs
@@ -137,8 +137,8 @@ async def _run_sent(session: af.Session, part: Part, feeds: Mapping[str, Any], r
         await worker.close()
 
 
-def _nobody(parcel: Parcel) -> None:
-    parcel.fail(UnavailableError(f"there is no {parcel.task}"))
+def _nobody(message: ValueMessage) -> None:
+    message.fail(UnavailableError(f"there is no {message.task}"))
 
 
 async def _run_part(
