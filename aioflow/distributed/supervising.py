@@ -248,7 +248,7 @@ class StartedCluster:
 
 # ── supervision ───────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# Supervision is one keeper per task. A keeper starts the task, waits until it has ended, and starts it again at the
+# Each task of the cluster has one asyncio task that starts it, waits until it has ended, and starts it again at the
 # same address. So the other tasks and all sessions find it where it was; the number of its process tells them that its
 # variables are gone. The block would wait forever for a task that is lost for good, so such a task ends the block with
 # an error.
@@ -319,7 +319,7 @@ async def supervised(
         supervisor = _Supervisor(host, StartedCluster(_spec(addresses), known), may_lose)
         # From now on sessions of this program find the credentials by the address.
         with introduced(map(comm_address, addresses.values()), known):
-            async with supervisor.keeping():
+            async with supervisor.supervising():
                 # Finding the places has used part of the time limit.
                 await supervisor.all_serve(until - clock())
                 yield supervisor.cluster
@@ -340,7 +340,7 @@ def _spec(addresses: Mapping[TaskId, str]) -> ClusterSpec:
 
 
 class _Supervisor:
-    """The keepers of all tasks."""
+    """Supervises all tasks, each in an asyncio task of its own."""
 
     def __init__(self, host: Host, cluster: StartedCluster, may_lose: Collection[str]) -> None:
         self.cluster = cluster
@@ -362,21 +362,21 @@ class _Supervisor:
             ) from error
 
     @asynccontextmanager
-    async def keeping(self) -> AsyncIterator[None]:
-        """Run the keepers for the duration of the block. Raise the error of a lost task, or else the block's own."""
+    async def supervising(self) -> AsyncIterator[None]:
+        """Supervise the tasks while the block runs. Raise the error of a lost task, or else the block's own."""
         raised: BaseException | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                keepers = [group.create_task(self._keep(task)) for task in self._serving]
+                supervising = [group.create_task(self._supervise(task)) for task in self._serving]
                 try:
                     yield
                 except BaseException as error:
                     raised = error
                     raise
                 finally:
-                    for keeper in keepers:
-                        # Keepers run forever, so the group ends only with their cancellation.
-                        keeper.cancel()
+                    for each in supervising:
+                        # Supervision runs forever, so the group ends only with its cancellation.
+                        each.cancel()
         # The group wraps every error; the caller expects the lost task's error, or the one that the block raised.
         except BaseExceptionGroup:
             if self._lost is None and raised is None:
@@ -388,7 +388,7 @@ class _Supervisor:
         if raised is not None:
             raise raised
 
-    async def _keep(self, task: TaskId) -> None:
+    async def _supervise(self, task: TaskId) -> None:
         status, spec = self.cluster.tasks[task.name], self.cluster.spec
         try:
             while True:
