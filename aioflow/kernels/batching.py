@@ -63,7 +63,7 @@ class BatchSettings:
         return cls(policy, most, max(1, attrs["num_batch_threads"]))
 
 
-class BatchLine(BatchDriver):
+class LoopQueue(BatchDriver):
     """The queue of rows from the steps of one event loop."""
 
     def __init__(self, name: str, settings: BatchSettings) -> None:
@@ -113,37 +113,37 @@ class Turn:
 
 
 class BatchQueue:
-    """The queue of one name, with a line for each event loop."""
+    """The queues of one name: one for each event loop."""
 
-    def __init__(self, name: str, kind: type[BatchLine], settings: BatchSettings) -> None:
+    def __init__(self, name: str, kind: type[LoopQueue], settings: BatchSettings) -> None:
         self.name = name
         self.kind = kind
         self.settings = settings
         self._lock = threading.Lock()
-        self._lines: dict[asyncio.AbstractEventLoop, BatchLine] = {}
+        self._queues: dict[asyncio.AbstractEventLoop, LoopQueue] = {}
 
-    def here(self) -> BatchLine:
-        """Return the line of the running loop, and create it on the first call."""
+    def here(self) -> LoopQueue:
+        """Return the queue of the running loop, and create it on the first call."""
         loop = asyncio.get_running_loop()
         with self._lock:
             # Under the lock, because event loops run in different threads.
-            found = self._lines.get(loop)
+            found = self._queues.get(loop)
             if found is None:
-                # Nothing else drops the lines of closed loops.
-                self._lines = {other: line for other, line in self._lines.items() if not other.is_closed()}
-                found = self._lines[loop] = self.kind(self.name, self.settings)
+                # Nothing else drops the queues of closed loops.
+                self._queues = {other: queue for other, queue in self._queues.items() if not other.is_closed()}
+                found = self._queues[loop] = self.kind(self.name, self.settings)
             return found
 
 
-def line_finder(kind: type[BatchLine], binding: Binding) -> Callable[[], Any]:
-    """Return a function that finds the line of the running loop for a node.
+def queue_finder(kind: type[LoopQueue], binding: Binding) -> Callable[[], Any]:
+    """Return a function that finds the queue of the running loop for a node.
 
     The function raises InvalidArgumentError if the name has other settings or belongs to a queue of another kind.
     """
     settings = BatchSettings.of(binding.attrs)
     find = resource_finder(BatchQueue, binding, lambda name: BatchQueue(name, kind, settings))
 
-    def here() -> BatchLine:
+    def here() -> LoopQueue:
         queue = find()
         if queue.settings != settings or queue.kind is not kind:
             raise InvalidArgumentError(
@@ -205,7 +205,7 @@ def _number() -> int:
     return secrets.randbits(63)
 
 
-class CarriedLine(BatchLine):
+class CarriedQueue(LoopQueue):
     """The queue of rows that wait to form a batch.
 
     A payload holds the arrays and the step's number. The last step of a batch carries it; the others get no rows.
@@ -237,12 +237,12 @@ def _carried(arrays: Sequence[Array], index: Sequence[tuple[int, int, int]], num
 
 @binder("Batch", device="CPU", is_async=True)
 def batch(binding: Binding) -> Callable[[Sequence[Array]], tuple[Value, ...] | Turn]:
-    find = line_finder(CarriedLine, binding)
-    most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
+    find = queue_finder(CarriedQueue, binding)
+    most, queue_name = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
 
-    async def together(line: CarriedLine, rows: int, tensors: Sequence[Array]) -> tuple[Value, ...]:
-        kind = (queue, tuple(tensor.shape[1:] for tensor in tensors))
-        return tuple(await line.answer(rows, (*tensors, _number()), kind))
+    async def together(queue: CarriedQueue, rows: int, tensors: Sequence[Array]) -> tuple[Value, ...]:
+        kind = (queue_name, tuple(tensor.shape[1:] for tensor in tensors))
+        return tuple(await queue.answer(rows, (*tensors, _number()), kind))
 
     def call(tensors: Sequence[Array]) -> tuple[Value, ...] | Turn:
         rows = check_rows(tensors, most)
@@ -250,8 +250,8 @@ def batch(binding: Binding) -> Callable[[Sequence[Array]], tuple[Value, ...] | T
             # A step without rows does not wait, and carries an index of itself alone.
             number = _number()
             return tuple(_carried(tensors, [(number, 0, 0)], number))
-        line = find()
-        return Turn(partial(together, line, rows, tensors), line.describe)
+        queue = find()
+        return Turn(partial(together, queue, rows, tensors), queue.describe)
 
     return call
 
@@ -340,7 +340,7 @@ class _Caller(NamedTuple):
     captured: tuple[Value, ...]
 
 
-class FunctionLine(BatchLine):
+class FunctionQueue(LoopQueue):
     """The queue of rows that wait for a run of their function.
 
     All rows of a batch have equal functions, so the first one's function runs.
@@ -379,8 +379,8 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Array], Sequence[Valu
     body = binding.body
     if body is None:
         raise InvalidArgumentError("the function of the node is not there", expected="a body", actual="none")
-    find = line_finder(FunctionLine, binding)
-    most, queue = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
+    find = queue_finder(FunctionQueue, binding)
+    most, queue_name = binding.attrs["max_batch_size"], binding.attrs["batching_queue"]
     # The inputs are the rows, and after them the captured values.
     known = binding.constants[len(binding.attrs["Tin"]) :]
     # Constants are hashed once, when the node is bound.
@@ -390,20 +390,20 @@ def batch_function(binding: Binding) -> Callable[[Sequence[Array], Sequence[Valu
         return tuple(await body.run(values))
 
     async def together(
-        line: FunctionLine, rows: int, tensors: Sequence[Array], captured: tuple[Value, ...]
+        queue: FunctionQueue, rows: int, tensors: Sequence[Array], captured: tuple[Value, ...]
     ) -> tuple[Value, ...]:
         pairs = zip(constants, captured, strict=True)
         same = tuple(_same(value) if content is None else content for content, value in pairs)
         # Rows share a batch only if their functions compute the same and the rows can be joined.
-        kind = (body.digest, queue, same, tuple(tensor.shape[1:] for tensor in tensors))
-        return tuple(await line.answer(rows, (*tensors, _Caller(body, captured)), kind))
+        kind = (body.digest, queue_name, same, tuple(tensor.shape[1:] for tensor in tensors))
+        return tuple(await queue.answer(rows, (*tensors, _Caller(body, captured)), kind))
 
     def call(tensors: Sequence[Array], captured: Sequence[Value]) -> Turn:
         rows = check_rows(tensors, most)
         if not rows:
             return Turn(partial(alone, [*tensors, *captured]), lambda: "its function")
-        line = find()
-        return Turn(partial(together, line, rows, tensors, tuple(captured)), line.describe)
+        queue = find()
+        return Turn(partial(together, queue, rows, tensors, tuple(captured)), queue.describe)
 
     return call
 
