@@ -255,7 +255,9 @@ def _presets(_: Callable[_P, Traits]) -> Callable[Concatenate[str, str, _P], Cal
         given: dict[str, Any] = {"kind": name, **usual}
         common = Traits(**given)
 
-        def kind(*_: _P.args, **unusual: _P.kwargs) -> Traits:
+        def kind(*positional: _P.args, **unusual: _P.kwargs) -> Traits:
+            if positional:
+                raise TypeError(f"{name}() takes traits as keyword arguments only")
             # Without overrides the preset itself is shared by all ops of the kind.
             return Traits(**{**given, **unusual}) if unusual else common
 

@@ -46,7 +46,8 @@ def message(name: str) -> Message:
     Raises:
         KeyError: no table declares the message.
     """
-    from google.protobuf import message_factory
+    with not_forked():
+        from google.protobuf import message_factory
 
     return message_factory.GetMessageClass(pool().FindMessageTypeByName(f"{_PACKAGE}.{name}"))
 
@@ -58,7 +59,8 @@ def enum(name: str) -> Any:
     Raises:
         KeyError: no table declares the enum.
     """
-    from google.protobuf.internal import enum_type_wrapper
+    with not_forked():
+        from google.protobuf.internal import enum_type_wrapper
 
     return enum_type_wrapper.EnumTypeWrapper(pool().FindEnumTypeByName(f"{_PACKAGE}.{name}"))
 

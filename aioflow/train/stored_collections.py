@@ -30,6 +30,8 @@ _OF_VARIABLES: Final = frozenset(
         GraphKeys.GLOBAL_STEP,
     }
 )
+# aioflow 0.1 stored variables in these, too, as messages.
+_ONCE_OF_VARIABLES: Final = frozenset({GraphKeys.WEIGHTS, GraphKeys.BIASES})
 # Collections handled separately: branches and loops, and savers, which the import of a meta graph creates.
 _LEFT: Final = frozenset({*CONTEXTS, GraphKeys.SAVERS})
 _CLASSES: Final[Mapping[int, type[errors.OpError]]] = {
@@ -83,7 +85,7 @@ def _form(name: str, item: object, nodes: set[str]) -> tuple[str, object]:
     if isinstance(item, Variable):
         if name in _OF_VARIABLES:
             return "bytes_list", to_bytes(item.to_proto())
-        item = item.snapshot
+        item = item.handle
     if isinstance(item, QueueRunner):
         if name == GraphKeys.QUEUE_RUNNERS:
             return "bytes_list", to_bytes(_runner_def(item))
@@ -130,7 +132,7 @@ class StoredCollections:
     def add(self, stored: Mapping[str, Message]) -> None:
         """Add the contents of the messages to the graph.
 
-        Strings come back as bytes, and the value of a variable as the variable if another collection holds that.
+        Strings come back as bytes, and the handle of a variable as the variable if another collection holds that.
 
         Raises:
             NotFoundError: a message refers to a node that the graph lacks.
@@ -156,12 +158,12 @@ class StoredCollections:
 
     def _item(self, name: str, kind: str, value: Any) -> object:
         if kind == "node_list":
-            element = self.graph.as_graph_element(self.scope + value)
-            variable = self.graph.variable_of(element) if isinstance(element, Tensor) else None
-            return element if variable is None else variable
+            # A variable is stored by the name of its handle.
+            variable = self._variables.get(value)
+            return self.graph.as_graph_element(self.scope + value) if variable is None else variable
         if kind != "bytes_list":
             return value
-        if name in _OF_VARIABLES:
+        if name in _OF_VARIABLES or name in _ONCE_OF_VARIABLES:
             return self._variable(parse("VariableDef", value))
         return self._runner(parse("QueueRunnerDef", value)) if name == GraphKeys.QUEUE_RUNNERS else value
 

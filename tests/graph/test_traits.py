@@ -104,6 +104,13 @@ def test_stateful_means_a_change_unless_traits_are_given() -> None:
     assert not define_op("TestTraitsNothing", "x: float32", "y: float32").stateful
 
 
+def test_traits_are_keyword_arguments() -> None:
+    with pytest.raises(TypeError, match="keyword arguments only"):
+        elementwise(3)  # type: ignore[call-arg]  # wrong on purpose
+    with pytest.raises(TypeError, match="colour"):
+        elementwise(colour=3)  # type: ignore[call-arg]  # as above
+
+
 def test_unregistered_ops_have_empty_traits() -> None:
     assert traits_of("TestTraitsNobody").kind == ""
 

@@ -97,7 +97,8 @@ def test_fields_may_come_in_any_order_and_unknown_ones_are_skipped() -> None:
 
 def test_parameters_and_outputs() -> None:
     request = asked(
-        outputs=[{"name": "y"}],
+        # Only JSON requests have parameters of this name, so here it may have any value.
+        outputs=[{"name": "y", "parameters": {"binary_data": {"int64_param": 1}}}],
         parameters={"timeout": {"int64_param": 250_000}, "priority": {"uint64_param": 3}, "a": {"bool_param": True}},
     )
     found = decoded(request)

@@ -168,6 +168,11 @@ MALFORMED = {
     "no json": b"{",
     "not utf-8": b'{"inputs": "\xff"}',
     "deep": b'{"inputs": ' + b"[" * 100_000,
+    **{
+        f"nested {member}": b'{"inputs": [], %b: %b}' % (member.encode(), b"[" * 800 + b"]" * 800)
+        for member in ('"id"', '"outputs"', '"parameters"', '"inputs"')
+    },
+    "nested name": b'{"inputs": [{"name": %b}]}' % (b"[" * 800 + b"]" * 800),
     "long number": b'{"inputs": ' + b"1" * 10_000 + b"}",
     "a list": b"[]",
     "utf-16": body(tensor()).decode().encode("utf-16"),

@@ -318,7 +318,7 @@ async def test_variables_and_runners_in_own_collections_are_stored_as_nodes(
         w = af.get_variable("w", initializer=2.0, collections=["alone"])
         queue = af.FIFOQueue(8, [af.float32], [[]], name="queue")
         af.train.add_queue_runner(af.train.QueueRunner(queue, [queue.enqueue(3.0)]), collection="mine/runners")
-        af.get_collection_ref("all").extend([v, af.identity(v, name="y"), v.initializer])
+        af.get_collection_ref("all").extend([v, af.identity(v, name="y"), v.initializer, v.snapshot])
         af.add_to_collection(af.GraphKeys.WEIGHTS, v)
         af.add_to_collection("mine/savers", af.train.Saver([v]))
         meta = af.train.export_meta_graph()
@@ -330,13 +330,24 @@ async def test_variables_and_runners_in_own_collections_are_stored_as_nodes(
         af.train.import_meta_graph(meta, import_scope=scope)
         (variable,) = af.global_variables()
         assert af.get_collection(af.GraphKeys.WEIGHTS) == [variable]
-        assert af.get_collection("all") == [variable, graph.get_tensor_by_name(f"{prefix}y:0"), variable.initializer]
+        y, value = (graph.get_tensor_by_name(f"{prefix}{name}") for name in ("y:0", v.snapshot.name))
+        assert af.get_collection("all") == [variable, y, variable.initializer, value]
         assert af.get_collection("mine/runners") == [graph.get_operation_by_name(f"{prefix}queue")]
         assert af.get_collection("mine/savers") == []
         (value,) = af.get_collection("alone")
         async with af.Session() as session:
             await session.run(f"{prefix}{w.initializer.name}")
             assert await session.run(value) == 2
+
+
+def test_variables_that_the_first_release_stored_in_weights_are_read() -> None:
+    with af.Graph().as_default():
+        v = af.get_variable("v", initializer=1.0)
+        meta = af.train.export_meta_graph()
+        meta.collection_def["weights"].bytes_list.value.append(v.to_proto().SerializeToString())
+    with af.Graph().as_default():
+        af.train.import_meta_graph(meta)
+        assert af.get_collection(af.GraphKeys.WEIGHTS) == af.global_variables()
 
 
 def test_import_without_variables_returns_no_saver() -> None:

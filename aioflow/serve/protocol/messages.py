@@ -11,7 +11,7 @@ from aioflow.memory.values import Array
 from aioflow.serve.protocol.datatypes import DATATYPES
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.limits import Limits
-from aioflow.serve.protocol.schemas import FORMS, INPUT_PARAMETERS, OUTPUT_PARAMETERS, Form, shown
+from aioflow.serve.protocol.schemas import FORMS, Form, shown
 
 _MICROSECONDS: Final = 1_000_000  # per second
 
@@ -97,7 +97,7 @@ def read_input(entry: Any, found: Container[str], limits: Limits) -> tuple[str, 
         MalformedRequestError: it violates the protocol, has a name in `found`, or needs what is not supported.
         TooLargeError: it has too many axes, or too many elements.
     """
-    name, parameters = _read(entry, found, "input", _INPUT, INPUT_PARAMETERS)
+    name, parameters = _read(entry, found, "input", _INPUT)
     if _SHARED_MEMORY in parameters:
         raise MalformedRequestError(f"input {name!r} is in shared memory", expected="data in the request")
     shape = entry["shape"]
@@ -117,20 +117,18 @@ def read_input(entry: Any, found: Container[str], limits: Limits) -> tuple[str, 
 
 def read_output(entry: Any, found: Container[str]) -> tuple[str, Parameters]:
     """Return name and parameters of a requested output, given as in JSON. Raises as `read_input`."""
-    name, parameters = _read(entry, found, "output", _OUTPUT, OUTPUT_PARAMETERS)
+    name, parameters = _read(entry, found, "output", _OUTPUT)
     for unknown in (_SHARED_MEMORY, "classification"):
         if parameters.get(unknown):
             raise MalformedRequestError(f"output {name!r}: {unknown} is not offered here")
     return name, parameters
 
 
-def _read(entry: Any, found: Container[str], kind: str, form: Form, inside: Form) -> tuple[str, Parameters]:
+def _read(entry: Any, found: Container[str], kind: str, form: Form) -> tuple[str, Parameters]:
+    if type(entry) is not dict:
+        raise MalformedRequestError(f"an element of '{kind}s' is not an object", actual=shown(entry))
     form.check(entry, kind)
     name = entry["name"]
     if name in found:
         raise MalformedRequestError(f"{kind} {name!r:.60} is given twice", expected="once")
-    parameters = entry.get("parameters")
-    if not parameters:
-        return name, {}
-    inside.check(parameters, f"{kind} {name!r:.60}")
-    return name, parameters
+    return name, entry.get("parameters") or {}

@@ -23,7 +23,7 @@ from aioflow.serve.protocol.messages import (
     read_output,
     scheduling,
 )
-from aioflow.serve.protocol.schemas import FORMS, PARAMETERS, shown
+from aioflow.serve.protocol.schemas import FORMS, INPUT_PARAMETERS, OUTPUT_PARAMETERS, PARAMETERS, shown
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
@@ -91,6 +91,7 @@ def _inputs(entries: Sequence[Any], body: Buffer, at: int, limits: Limits) -> tu
     check_count(len(entries), "inputs", limits)
     for entry in entries:
         name, dtype, shape, parameters = read_input(entry, found, limits)
+        INPUT_PARAMETERS.check(parameters, f"input {name!r:.60}")
         size = parameters.get(_BINARY_SIZE)
         if size is None:
             if "data" not in entry:
@@ -113,6 +114,7 @@ def _outputs(entries: Sequence[Any], binary: bool, limits: Limits) -> tuple[Requ
     check_count(len(entries), "outputs", limits)
     for entry in entries:
         name, parameters = read_output(entry, found)
+        OUTPUT_PARAMETERS.check(parameters, f"output {name!r:.60}")
         found[name] = RequestedOutput(name, parameters.get("binary_data", binary))
     return tuple(found.values()) or None
 

@@ -76,6 +76,7 @@ class Form:
     """
 
     def __init__(self, needed: Mapping[str, Member], **more: Member) -> None:
+        self._is_named = "name" in needed
         self._members = [(name, *member, name in needed) for name, member in {**needed, **more}.items()]
         self.schema = object_of(
             {name: member.schema for name, member in needed.items()},
@@ -88,8 +89,9 @@ class Form:
             raise MalformedRequestError(f"{what} is not an object", expected="an object", actual=shown(value))
         for name, _, accepts, expected, is_needed in self._members:
             if not accepts(value[name]) if name in value else is_needed:
+                own = value.get("name") if self._is_named else None
                 raise MalformedRequestError(
-                    f"{name!r} of {what} {shown(value['name']) if 'name' in value else ''}".rstrip() + " is wrong",
+                    f"{name!r} of {what}{f' {shown(own)}' if own and type(own) is str else ''} is wrong",
                     expected=expected,
                     actual=shown(value[name]) if name in value else "nothing",
                 )
@@ -148,5 +150,6 @@ def shown(value: Any) -> str:
     if type(value) is dict:
         return "an object"
     if type(value) is list:
-        return f"[{', '.join(shown(each) for each in value[:8])}]"[:_SHOWN]
-    return repr(value)[:_SHOWN]
+        # Lists in it are not shown: they may be nested more deeply than the stack allows, and very long.
+        return f"[{', '.join('a list' if type(each) is list else shown(each) for each in value[:8])}]"[:_SHOWN]
+    return repr(value[:_SHOWN] if type(value) is str else value)[:_SHOWN]
