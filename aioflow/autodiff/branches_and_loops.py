@@ -28,7 +28,8 @@ from aioflow.ops.variables.state import handle_dtype
 
 # ── branches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# So they run only if the branch was taken, and can be differentiated again.
+# Gradients of nodes in a branch are made in a branch with the same predicate, so they run only if it was taken, and can
+# be differentiated again.
 
 
 class Branches:

@@ -2,8 +2,8 @@
 
 A node is visited after all its consumers on a path to ys, so that all gradients of a tensor with several readers are
 available for the sum. Only the bodies of loops are visited by recursion, and each edge is followed a fixed number of
-times. A loop is one step of the walk (`loops`). The gradients of nodes in a branch are made in a new branch
-(`branches`).
+times. A loop is one step of the walk. The gradients of nodes in a branch are made in a new branch
+(`branches_and_loops`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from aioflow.ops.control.contexts import ControlFlowContext, WhileContext
 from aioflow.ops.core import tuple_
 from aioflow.ops.sparse.indexed_slices import Gradient, convert_to_tensor_or_indexed_slices, sum_gradients
 
-# ── Lookup of a node's gradient function: its own, or that of its op ──────────────────────────────────────────────────
+# ── lookup of a node's gradient function: its own, or that of its op ──────────────────────────────────────────────────
 
 
 def lookup_gradient(op: Operation) -> GradientFn | None:
@@ -66,6 +66,9 @@ def takes_slices(op: Operation) -> bool:
 def _gradient_name(op: Operation) -> str:
     name: str = op.attrs.get("_gradient_op_type", op.type)
     return name
+
+
+# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

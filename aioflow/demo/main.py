@@ -23,7 +23,7 @@ from aioflow.demo.digits import Digits, load_digits
 from aioflow.demo.model import DigitsModel, build
 from aioflow.demo.service import Traffic, ask_again_and_again, make_app, serving
 
-# ── The demo's measurements: the loss curve, kept beside the checkpoint, and the numbers at the end ───────────────────
+# ── the demo's measurements: the loss curve, kept beside the checkpoint, and the numbers at the end ───────────────────
 
 _INTERVAL = 1e-3  # seconds
 
@@ -98,6 +98,9 @@ class TrainingHistory:
         left.legend(handles=[loss, accuracy], loc="center right")
         left.set_title("aioflow demo: 8×8 digits, trained while serving")
         figure.savefig(path)
+
+
+# ── the program ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _BATCH = 64

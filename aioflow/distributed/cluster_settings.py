@@ -1,7 +1,8 @@
 """The settings of a process that are found in texts: lists of addresses, and its cluster, job and task.
 
 Lists are shell ranges, "worker-{0..3}.svc:2222", and Slurm hostlists, "node[1-3,07]". The number of names is computed
-and bounded before any name is made.
+and bounded before any name is made. The other parts are the settings of one source, their precedence (`believed`),
+`TF_CONFIG`, and the process indices of Kubernetes and Slurm.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The sources of a process's cluster and task: arguments, a file, `TF_CONFIG`, Kubernetes and Slurm.
+"""The cluster and task of this process: Slurm's variables, a TOML file, and the precedence of all sources.
 
-Each part reads one notation and does no I/O, except for TOML files; `cluster_task` defines the precedence.
+`cluster_task` defines the precedence. `cluster_settings` parses texts and `TF_CONFIG`.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str,
 
 # ── a TOML file ───────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# job = "worker"
+#     job = "worker"
 #     task = "auto"
 #
 #     [cluster]

@@ -1,6 +1,6 @@
 """All-reduce around a ring: every device or program gets the sum of all.
 
-Each sends the same share of a tensor.
+Each of the n devices or programs sends 2 (n - 1) / n of a tensor's bytes.
 """
 
 from __future__ import annotations

@@ -178,16 +178,16 @@ class VariableResource:
         """Replace the value with `change(value, out)` atomically.
 
         `out` is None or an array that may be overwritten: the present one if there is no other reference to it, or,
-        with Reach.WHOLE, spare memory with other contents. `change` returns the array to keep, which may be `out`. It
-        must check its arguments before it writes into `out`: if it raises, the variable keeps its old array.
+        with Overwrites.WHOLE, spare memory with other contents. `change` returns the array to keep, which may be `out`.
+        It must check its arguments before it writes into `out`: if it raises, the variable keeps its old array.
 
         Raises:
             FailedPreconditionError: no value has been assigned yet.
         """
         with self.lock:
             value = self._initialized()
-            # Each snapshot holds one reference. Only Reach.ROWS saves the overwritten rows first, so any other change
-            # must not overwrite an array that a snapshot shares.
+            # Each snapshot holds one reference. Only Overwrites.ROWS saves the overwritten rows first, so any other
+            # change must not overwrite an array that a snapshot shares.
             sharers = self._sharers() if self._snapshots and reach is Overwrites.ROWS else ()
             kept = None
             try:

@@ -15,13 +15,16 @@ from typing import Final, NoReturn
 
 from aioflow.arguments import did_you_mean, near_names
 
-# ── The location of the documents that messages name ──────────────────────────────────────────────────────────────────
+# ── the location of the documents that messages name ──────────────────────────────────────────────────────────────────
 
 
 def document(name: str) -> str:
     """Return the location of a document: its path if aioflow is installed, or its path from the root of a checkout."""
     installed = Path(__file__).parent.parent / "docs" / name  # where the wheel puts it
     return str(installed) if installed.exists() else f"docs/{name}"
+
+
+# ── errors for missing names ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 _PACKAGE: Final = "aioflow"

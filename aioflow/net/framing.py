@@ -136,7 +136,7 @@ def check_counts(header: int, tensors: int, payload: int, limits: Limits) -> Non
 
 # ── frames ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 #
-# frame    prefix (32 bytes) · header · payload
+#     frame    prefix (32 bytes) · header · payload
 #     prefix   magic · version · kind · flags · request id · bytes of the header · tensors · bytes of the payload
 #     header   [[dtype, shape, bytes] for each tensor, document]
 #     payload  the tensors in order, each at a multiple of 64 bytes, zeros between

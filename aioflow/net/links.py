@@ -1,6 +1,7 @@
 """The links from a client to the tasks of its cluster.
 
-A link is a connection, which is reopened if it is lost, or a server of the same process, which is used directly.
+A link is a connection, which is reopened if it is lost, or a server of the same process, which is used directly. A
+new connection lists the closed sessions of this process (`PastSessions`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from aioflow.net.transports import connect
 from aioflow.runtime.worker import WorkerState
 from aioflow.sync.background import Background
 
-# ── The closed sessions of this process, for workers that may not know yet that they are closed ───────────────────────
+# ── the closed sessions of this process, for workers that may not know yet that they are closed ───────────────────────
+#
 # The message that closes a session may be lost, or may take longer than the next session takes to connect. A step of
 # the first session that still runs would then be applied after the second has restored a checkpoint, and be counted
 # twice. So each new connection lists the sessions of its process that have ended since the previous one.
@@ -71,6 +73,9 @@ def past_sessions() -> PastSessions:
     with suppress(RuntimeError):  # no event loop is running
         process = getattr(asyncio.get_running_loop(), "process", None)
     return _PROCESS if process is None else _SIMULATED.setdefault(process, PastSessions())
+
+
+# ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _PAUSE: Final = 0.05  # seconds between attempts to connect

@@ -1,4 +1,7 @@
-"""Mutual authentication by the cluster's secret, without I/O, and the tags of frames, which detect forged ones."""
+"""The layout of the hello, mutual authentication by the cluster's secret, and the tags of frames, all without I/O.
+
+Tags detect forged frames.
+"""
 
 from __future__ import annotations
 
@@ -72,32 +75,11 @@ class Seal:
         return buffers
 
 
-# ── proofs of the secret ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── the hello, the first 32 bytes in each direction: a fixed layout with the protocol version ─────────────────────────
 #
-# opening   a hello and, if it has the flag PROVES, a nonce: 32 random bytes
-#     proof     HMAC-SHA256(secret, label · opening of the connecting end · opening of the listening end)
-#
-# Each end sends its opening at once. Then the connecting end proves itself, and only after that the listening one: a
-# client that merely connects gets nothing to test guesses of the secret against. A wrong proof is answered by 32 zeros.
-# The label names the end, so that a proof sent back to its sender is not valid; the nonces make each proof valid for
-# one connection. Versions, flags and incarnations are part of the proof, so nothing between the two ends can change
-# them.
-#
-# A process that has only the clients' secret sets the flag CLIENT, and the other end derives that secret from its own:
-#
-#     clients' secret   "aioflow-client:" · HMAC-SHA256(secret, "aioflow client secret"), in hexadecimal digits
-#
-# So such a process cannot connect as a task of the cluster (TASK). The flag TASK is trusted by ends that have verified
-# a proof, and by ends that have no secret.
-#
-# If one end has a secret and the other has none, both refuse; so do ends with different secrets. The keys of the frames
-# (`sealing`) are derived in the same way with other labels.
-
-
-# ── The hello, the first 32 bytes in each direction: a fixed layout with the protocol version ─────────────────────────
 # It precedes everything with a length field, and detects peers of another version and connections of other protocols.
-# The incarnation is a random number per process, so that a restarted peer is not mistaken for its predecessor. The
-# authentication that follows, if there is a secret, is further below.
+# The incarnation is a random number per process, so that a restarted peer is not mistaken for its predecessor. If
+# there is a secret, the proofs below follow.
 
 _HELLO: Final = struct.Struct("<8sHHIQQ")  # magic, version, oldest version understood, flags, incarnation, reserved
 _MAGIC: Final = b"aioflow\n"
@@ -142,6 +124,28 @@ def parse_hello(data: bytes | bytearray | memoryview) -> HelloFields:
             "the peer requests unknown features", expected=f"bits of {_KNOWN}", actual=(flags, reserved)
         )
     return HelloFields(incarnation, version, oldest, flags)
+
+
+# ── proofs of the secret ──────────────────────────────────────────────────────────────────────────────────────────────
+#
+#     opening   a hello and, if it has the flag PROVES, a nonce: 32 random bytes
+#     proof     HMAC-SHA256(secret, label · opening of the connecting end · opening of the listening end)
+#
+# Each end sends its opening at once. Then the connecting end proves itself, and only after that the listening one: a
+# client that merely connects gets nothing to test guesses of the secret against. A wrong proof is answered by 32 zeros.
+# The label names the end, so that a proof sent back to its sender is not valid; the nonces make each proof valid for
+# one connection. Versions, flags and incarnations are part of the proof, so nothing between the two ends can change
+# them.
+#
+# A process that has only the clients' secret sets the flag CLIENT, and the other end derives that secret from its own:
+#
+#     clients' secret   "aioflow-client:" · HMAC-SHA256(secret, "aioflow client secret"), in hexadecimal digits
+#
+# So such a process cannot connect as a task of the cluster (TASK). The flag TASK is trusted by ends that have verified
+# a proof, and by ends that have no secret.
+#
+# If one end has a secret and the other has none, both refuse; so do ends with different secrets. The keys of the frames
+# (`Seal`) are derived in the same way with other labels.
 
 
 WORD_BYTES: Final = HELLO_BYTES  # a hello, a nonce and a proof have the same length

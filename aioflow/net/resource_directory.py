@@ -29,9 +29,7 @@ from aioflow.runtime.worker import Worker
 __all__ = ["Holdings", "Resource", "ResourceDirectory", "coordinator_of", "pack_texts", "unpack_texts"]
 
 
-# ── checks of the locations that other tasks and clients send, without blocking the event loop ────────────────────────
-#
-# All data is checked before any of it is kept.
+# ── rows of resources, processed without blocking the event loop ──────────────────────────────────────────────────────
 
 
 _TURN: Final = 512  # rows between two yields to the event loop: about a millisecond
@@ -61,7 +59,7 @@ async def unhurried(rows: Iterable[_T]) -> AsyncIterator[_T]:
             await asyncio.sleep(0)
 
 
-# ── as tensors ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows as tensors ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def pack_rows(rows: Sequence[Sequence[str]]) -> list[Array]:
@@ -119,7 +117,9 @@ def _too_long(size: int, limits: Limits) -> ResourceExhaustedError:
     )
 
 
-# ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── checks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# All data is checked before any of it is kept.
 
 
 def check_home(device: str, tasks: Collection[str]) -> None:

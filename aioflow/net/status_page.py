@@ -10,10 +10,7 @@ from typing import Final, NamedTuple, cast
 
 from aioflow.net.status import RunningStep, ServerStatus
 
-# ── responses, without I/O: HTTP/1.0, GET and HEAD, with a small limit on the request ─────────────────────────────────
-
-
-# ── The status of a server as text for people, and as metrics in Prometheus' text format ──────────────────────────────
+# ── responses without I/O: status as text and as Prometheus metrics ───────────────────────────────────────────────────
 
 _MOST_LETTERS: Final = 200  # of a name chosen by a client
 

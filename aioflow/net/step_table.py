@@ -122,13 +122,8 @@ def size_of(edge: str, tag: str, value: Value) -> int:
     return _EACH + len(edge) + len(tag) + bytes_of(value)
 
 
-# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── ids of steps that have ended on a worker, or will never start there, without I/O ──────────────────────────────────
 #
-# Values for a step may arrive before the step begins here, and after it has ended. Early values are kept for a while,
-# within limits; late ones are dropped. The ids of ended steps are remembered (`ended_steps`).
-
-
-# ── The ids of steps that have ended on a worker, or will never start there, without I/O ──────────────────────────────
 # The latest hundred thousand are remembered. Each id counts for the client that sent it, and the client with the most
 # loses its oldest. A client that invents ids therefore displaces only its own.
 
@@ -234,6 +229,12 @@ class EndedSteps:
         order = self._orders.pop(client, None)
         if order is not None:
             self._orders.setdefault(None, deque()).extend(order)
+
+
+# ── the table ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+#
+# Values for a step may arrive before the step begins here, and after it has ended. Early values are kept for a while,
+# within limits; late ones are dropped. The ids of ended steps are remembered (`EndedSteps`).
 
 
 _MOST_EARLY: Final = 1024

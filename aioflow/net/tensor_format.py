@@ -1,7 +1,8 @@
 """Tensors on the wire: a description (dtype, shape, bytes) for the header, and the elements as raw bytes beside it.
 
 Numbers are little-endian in C order. A string tensor consists of the lengths of its elements, 32 bits each, and then
-their bytes. Nothing else can be sent: arrays of objects may only hold byte strings, and pickle is never used.
+their bytes. Nothing else can be sent: arrays of objects may only hold byte strings, and pickle is never used. Large
+arrays that arrive use recycled memory (`Blocks`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from aioflow.graph.dtypes import ALL, DType, string
 from aioflow.memory.values import Array, Buffer, NpDType, Value
 from aioflow.net.limits import Limits
 
-# ── Recycled memory for large arrays that arrive ──────────────────────────────────────────────────────────────────────
+# ── recycled memory for large arrays that arrive ──────────────────────────────────────────────────────────────────────
+#
 # The kernel clears fresh pages first, which takes about a quarter of the receiver's time. The returned array has a
 # `_Loan` as its base, and so does every object made over its memory: views, buffers, memory shared with other
 # libraries. When the last of them is freed, the loan ends and its block can be used again.
@@ -107,6 +109,9 @@ class _Loan(Array):
 
 
 RECEIVED: Final = Blocks(room=256 << 20)
+
+
+# ── tensors as headers and bytes ──────────────────────────────────────────────────────────────────────────────────────
 
 
 WIRE_DTYPES: Final = {d.name: d for d in ALL if d is string or d.is_plain}

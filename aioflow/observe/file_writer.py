@@ -20,7 +20,7 @@ from aioflow.observe.event_log import EventLog
 from aioflow.protos import Message, is_message, message, parse
 from aioflow.runtime.stats import NodeStats, RunMetadata
 
-# ── The records of a traced run as the `RunMetadata` message that TensorBoard shows beside the graph ──────────────────
+# ── the records of a traced run as the `RunMetadata` message that TensorBoard shows beside the graph ──────────────────
 
 
 def run_metadata_message(run_metadata: RunMetadata) -> Message:
@@ -45,6 +45,9 @@ def _write(made: Message, node: NodeStats, thread: int) -> None:
     made.op_end_rel_micros = made.all_end_rel_micros = round(duration / 1000)
     output = made.output.add()
     output.tensor_description.allocation_description.requested_bytes = node.output_bytes
+
+
+# ── the writer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _MAX_BYTES: Final = 1 << 28

@@ -23,6 +23,7 @@ __all__ = ["nondifferentiable_batch_function"]
 
 
 # ── `Batch` and `Unbatch`: one of several concurrent steps computes the rows of all ───────────────────────────────────
+#
 # `Batch` returns the rows of all steps in that step, and empty tensors in the others. `Unbatch` returns each step's own
 # results.
 

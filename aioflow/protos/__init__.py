@@ -1,6 +1,6 @@
 """TensorFlow's published messages, as protocol buffers under their own full names.
 
-Tables declare them (`graphs`, `models`, `events`) in a separate descriptor pool, so that TensorFlow may be loaded in
+Tables declare them (`tables`) in a separate descriptor pool, so that TensorFlow may be loaded in
 the same process. The protobuf package is imported when a message is first used.
 """
 

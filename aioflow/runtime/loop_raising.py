@@ -21,7 +21,7 @@ from aioflow.runtime.liveness import analyse, is_small
 from aioflow.runtime.step import Probe, Step
 from aioflow.runtime.tasks import Task, constant_values
 
-# ── code ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the generated code of a loop ──────────────────────────────────────────────────────────────────────────────────────
 #
 # Each iteration drops the values that it computed, at the latest when its loop variables have been passed on.
 

@@ -179,10 +179,7 @@ def values(prefix: str) -> Iterator[Parameter]:
             yield parameter(name, dtype.name, reader.shape(name), dtype.size)
 
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Surveys of TensorFlow's SavedModels and meta graphs ───────────────────────────────────────────────────────────────
+# ── surveys of TensorFlow's SavedModels and meta graphs ───────────────────────────────────────────────────────────────
 
 
 def saved_model_folder(path: str) -> Survey:

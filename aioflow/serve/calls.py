@@ -1,6 +1,7 @@
 """One signature of a model as an async callable of arrays, with or without batching.
 
-Batching requires that rows do not depend on one another. Steps with random rows, together and alone, test it.
+Batching requires that rows do not depend on one another. Steps with random rows, together and alone, test it. Calls
+without batching pass an admission: a concurrency limit and a bounded queue (`CallLimit`).
 """
 
 from __future__ import annotations
@@ -116,10 +117,8 @@ def _is_joined(value: Array, parts: Sequence[Array]) -> bool:
     return bool(np.all(np.isclose(value, wanted, rtol=rounding, atol=rounding * scale, equal_nan=True)))
 
 
-# ── the callable ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Admission of calls that cannot share a step: a concurrency limit and a bounded priority queue ─────────────────────
+# ── admission of calls that cannot share a step: a concurrency limit and a bounded priority queue ─────────────────────
+#
 # Waiters are futures in a heap. A cancelled waiter stays in the heap and is skipped when it is popped.
 
 _WEIGHT: Final = 0.2  # weight of the newest call in the moving average of durations
@@ -201,6 +200,9 @@ class CallLimit:
                 # `running` stays as it is: the slot has changed hands.
                 return
         self.running -= 1
+
+
+# ── the callable ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class SignatureCalls(ABC):

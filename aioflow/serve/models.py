@@ -28,7 +28,7 @@ from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequest
 from aioflow.serve.tally import RequestTally
 from aioflow.session.session import Session
 
-# ── Requests with optional inputs: each is a step of its own, which feeds the defaults of the omitted inputs ──────────
+# ── requests with optional inputs: each is a step of its own, which feeds the defaults of the omitted inputs ──────────
 
 
 class OptionalInputs:
@@ -53,6 +53,9 @@ class OptionalInputs:
             self._defaults = await self._session.run(dict(self._signature.optional))
         values = {**self._defaults, **given}
         return await self.call([values[name] for name in self._signature.all_inputs], timeout, priority)
+
+
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _LOG: Final = logging.getLogger("aioflow.serve")

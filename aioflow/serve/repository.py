@@ -2,7 +2,7 @@
 
 A replacement is opened and warmed up first. Then it takes over, for all versions of the model at once. The replaced
 version answers its pending requests and is closed. The tasks belong to the repository's group, so a client that
-disconnects does not interrupt a load.
+disconnects does not interrupt a load. A budget limits the memory of the weights of all models (`MemoryBudget`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from aioflow.serve.protocol.errors import NoMemoryError
 from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
 
-# ── A memory budget for the weights of all models of a process, checked before weights are read ───────────────────────
+# ── a memory budget for the weights of all models of a process, checked before weights are read ───────────────────────
 
 
 def weight_bytes(path: str | os.PathLike[str]) -> int:
@@ -66,6 +66,9 @@ class MemoryBudget:
     def give(self, count: int) -> None:
         """Release `count` bytes."""
         self.taken -= count
+
+
+# ── the repository ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 T = TypeVar("T")

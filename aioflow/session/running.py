@@ -161,7 +161,7 @@ def _reported(step: Step, prepared: PreparedStep) -> AbstractContextManager[None
 
 # ── the switch between the fast and the instrumented path ─────────────────────────────────────────────────────────────
 #
-# Caches whether steps are reported or checked, so that the fast path tests one flag.
+# `Reporting` caches whether steps are reported or checked, so that the fast path tests one flag.
 
 
 class Reporting:

@@ -35,7 +35,8 @@ from aioflow.testing.sim_streams import SimLink, SimTransport, connected
 from aioflow.testing.sim_trace import Trace
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
-# ── The clocks that hot code reads directly, replaced by virtual time during a simulation ─────────────────────────────
+# ── the clocks that hot code reads directly, replaced by virtual time during a simulation ─────────────────────────────
+#
 # Such code measures how long a strand took or how long the loop has been occupied. It reads `perf_counter` and
 # `monotonic` from its own module, since looking up a clock would cost as much as what it measures. In virtual time a
 # computation takes no time, so decisions that depend on durations are the same in every run.
@@ -65,7 +66,8 @@ def clocks_of(loop: VirtualClockLoop) -> Iterator[None]:
             setattr(module, name, clock)
 
 
-# ── The disks of simulated hosts: real folders, whose writes fail on the simulation's request ─────────────────────────
+# ── the disks of simulated hosts: real folders, whose writes fail on the simulation's request ─────────────────────────
+#
 # Faults take effect at `os.fsync`: a file counts as written once it was flushed. There a failing disk raises its
 # error. A killed process gets an error there, too, so that it writes no further.
 
@@ -95,6 +97,9 @@ def simulated_disks() -> Iterator[None]:
         yield
     finally:
         os.fsync = flush
+
+
+# ── the simulated network ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 T = TypeVar("T")

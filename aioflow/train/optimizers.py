@@ -1,4 +1,7 @@
-"""The optimizers: gradient descent, momentum, RMSProp, Adam and FTRL. See `adagrad` for Adagrad and Adadelta."""
+"""The optimizers: gradient descent, proximal gradient descent, momentum, RMSProp, Adam and FTRL.
+
+See `adagrad` for Adagrad and Adadelta.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from aioflow_cupy.staging import LANE_BYTES, Lanes
 from aioflow_cupy.streams import DeviceStreams
 from aioflow_cupy.transfers import Transfers
 
-# ── A device's memory: the pool of its arrays, an exact limit, and statistics ─────────────────────────────────────────
+# ── a device's memory: the pool of its arrays, an exact limit, and statistics ─────────────────────────────────────────
 
 
 class DeviceMemory:
@@ -63,7 +63,7 @@ class DeviceMemory:
         self._pool.free_all_blocks()
 
 
-# ── The executor of a GPU: one thread launches kernels, in order, into the compute stream ─────────────────────────────
+# ── the executor of a GPU: one thread launches kernels, in order, into the compute stream ─────────────────────────────
 
 T = TypeVar("T")
 
@@ -105,6 +105,9 @@ class StreamExecutor:
         await although_cancelled(done)
         # Retrieve the error: the caller raises its own, and reads of the results report this one.
         done.exception()
+
+
+# ── the device ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _INLINE: Final = 256 * 1024  # bytes that are staged on the event loop; larger copies would block it for too long

@@ -1,4 +1,7 @@
-"""The framework in which optimizations change a graph: a sweep in topological order."""
+"""The framework of the optimizations: an analysis of shared buffers, and a sweep that applies rules.
+
+`Aliasing` is the analysis. `sweep` applies a rule to each node in topological order, and `Rewriting` is its graph.
+"""
 
 from __future__ import annotations
 

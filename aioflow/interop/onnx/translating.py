@@ -32,7 +32,7 @@ from aioflow.interop.unsupported import UnsupportedOp
 from aioflow.loading.importing import gives_way, importing
 from aioflow.memory.values import Array
 
-# ── Conversion of node attributes to Python values ────────────────────────────────────────────────────────────────────
+# ── conversion of node attributes to Python values ────────────────────────────────────────────────────────────────────
 
 _VALUES: Final[Mapping[int, Callable[[AttributeProto], Any]]] = {
     AttributeProto.FLOAT: lambda proto: proto.f,
@@ -70,6 +70,9 @@ def _text(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise InvalidArgumentError("a text is not UTF-8", expected="UTF-8", actual=data[:40]) from error
+
+
+# ── nodes and translations ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 OnnxValue: TypeAlias = Any  # a Tensor, a Sequence, an Optional, or None if omitted: see `sequences.py`

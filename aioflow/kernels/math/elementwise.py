@@ -75,7 +75,7 @@ _UFUNCS: Final[Mapping[str, Ufunc | str]] = {
     "BitwiseOr": Ufunc("bitwise_or", "{0} | {1}"),
     "BitwiseXor": Ufunc("bitwise_xor", "{0} ^ {1}"),
     "Invert": Ufunc("invert", "~{0}"),
-    # Floating-point remainders by zero are NaN; integers.py checks the divisors of integers.
+    # Floating-point remainders by zero are NaN; checked.py checks the divisors of integers.
     "Mod": Ufunc("fmod", None, {"T": "floats"}),
     "TruncateMod": Ufunc("fmod", None, {"T": "floats"}),
     "FloorMod": Ufunc("remainder", None, {"T": "floats"}),

@@ -303,7 +303,7 @@ def _scatter_nd(mode: str, binding: Binding) -> Callable[[VariableResource, Arra
             scatter_rows(xp, mode, _as_rows(target, depth), rows, fitted if good is None else fitted[good])
             return target
 
-        # Not Reach.ROWS: the indices select parts of rows, and are not passed to `keep`.
+        # Not Overwrites.ROWS: the indices select parts of rows, and are not passed to `keep`.
         resource.update(change)
 
     return scatter

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, over gRPC.
 
-`request` and `response` convert its messages without I/O, `methods` answers them, and `server` listens. The server is
-imported on first use, and needs `pip install 'aioflow-engine[grpc]'`.
+`coding` converts its messages without I/O, `methods` answers them, and `server` listens. The server is imported on
+first use, and needs `pip install 'aioflow-engine[grpc]'`.
 """
 
 from __future__ import annotations

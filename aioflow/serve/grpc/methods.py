@@ -1,4 +1,4 @@
-"""The methods of the gRPC services, answered from the models of a repository."""
+"""The methods of the gRPC services, answered from the models of a repository; encoding of responses, and reflection."""
 
 from __future__ import annotations
 
@@ -88,10 +88,7 @@ class OpenStreams:
             wait.reschedule(0)
 
 
-# ── the methods ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── Encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
+# ── encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
 
 _RAW: Final = 6  # raw_output_contents of ModelInferResponse
 
@@ -126,9 +123,10 @@ def encode_answer(response: InferResponse, binary: bool) -> bytes:
     return b"".join([head.SerializeToString(), *tails])
 
 
-# Server reflection: the services and their file descriptors, for clients without the messages, such as grpcurl.
-# The package grpcio-reflection supports v1alpha only, and puts its messages into the default pool, which a client in
-# this process also uses.
+# ── server reflection: the services and their file descriptors ────────────────────────────────────────────────────────
+#
+# It serves clients without the messages, such as grpcurl. The package grpcio-reflection supports v1alpha only, and puts
+# its messages into the default pool, which a client in this process also uses.
 
 
 def reflected(request: Message, services: Iterable[str]) -> Fields:
@@ -162,6 +160,9 @@ def _containing(symbol: str) -> Any:
     except KeyError:
         # The pool does not find methods as symbols.
         return pool().FindMethodByName(symbol).containing_service.file
+
+
+# ── the methods ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _SERVICE: Final = "inference.GRPCInferenceService"

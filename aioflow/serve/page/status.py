@@ -31,10 +31,7 @@ from aioflow.serve.repository import IndexEntry, Repository, VersionState
 from aioflow.serve.requests import answer, answer_json
 from aioflow.serve.tally import BOUNDS, OUTCOMES
 
-# ── the data ──────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-# ── The increase of counters over the last minutes, computed from periodic samples ────────────────────────────────────
+# ── the increase of counters over the last minutes, computed from periodic samples ────────────────────────────────────
 
 CounterValues: TypeAlias = Mapping[Hashable, tuple[int, ...]]  # each counter only grows, or restarts at zero
 _NOTHING: Final[CounterValues] = {}
@@ -98,6 +95,9 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], q: float) -> float 
     below, low = (total[at - 1], bounds[at - 1]) if at else (0, 0.0)
     # Linear interpolation within the bucket: low + (high − low) · (rank − below) / count.
     return low + (bounds[at] - low) * (rank - below) / counts[at] if counts[at] else bounds[at]
+
+
+# ── the data ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _LAG: Final = "lag"

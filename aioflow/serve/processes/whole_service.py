@@ -31,7 +31,7 @@ from aioflow.serve.protocol import Limits
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.requests import answer, answer_json, path_of, read_body
 
-# ── Aggregation of the counters of several processes: Prometheus metrics and statistics of models ─────────────────────
+# ── aggregation of the counters of several processes: Prometheus metrics and statistics of models ─────────────────────
 
 _LEAST: Final = ("aioflow_model_ready",)  # minimum instead of sum: true for the service only if true in every process
 _STATES: Final = ("gauge", "unknown")  # metrics of these types are dropped when their process ends
@@ -111,6 +111,9 @@ def _merged(one: JsonObject, other: Mapping[str, Any]) -> JsonObject:
         else:
             found[name] = max(found[name], value) if name in _LATEST else found[name] + value
     return found
+
+
+# ── the application ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _LOG: Final = logging.getLogger("aioflow.serve")

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, without I/O: bytes to requests, and arrays to bytes.
 
-`request` and `response` implement the REST form with its binary tensors. All transports share the rest: requests
-(`InferRequest`), responses (`InferResponse`), `datatypes`, limits (`Limits`), checks of tensors (`tensors`), and the
+`rest` implements the REST form, with tensors as JSON (`json_data`) or as bytes (`binary_data`). All transports share
+the other modules: requests, responses and checks of their tensors (`messages`), `datatypes`, limits (`Limits`), and the
 mapping of errors to statuses (`errors`).
 """
 

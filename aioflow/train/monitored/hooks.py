@@ -172,10 +172,7 @@ class GlobalStepWaiterHook(SessionRunHook):
             await asyncio.sleep(_LOOK)
 
 
-# ── logs of values and speed, and checks for NaN ──────────────────────────────────────────────────────────────────────
-
-
-# ── The variables that a run changes, derived from the graph. They tell training runs from others ─────────────────────
+# ── the variables that a run changes, derived from the graph: they tell training runs from others ─────────────────────
 
 
 def trains_without(step: Variable, fetches: object) -> Variable | None:
@@ -209,6 +206,9 @@ def _reached(ends: Iterable[Operation], sources: Callable[[Operation], Iterable[
         found.update(dict.fromkeys(new))
         waiting += new
     return list(found)
+
+
+# ── logs of values and speed, and checks for NaN ──────────────────────────────────────────────────────────────────────
 
 
 _WARNINGS: Final = 5

@@ -27,7 +27,7 @@ from aioflow.train.monitored.session_run_hook import (
 )
 from aioflow.train.queue_runner import start_queue_runners
 
-# ── One run with hooks: collect their requests, run everything as one step, pass each hook its results ────────────────
+# ── one run with hooks: collect their requests, run everything as one step, pass each hook its results ────────────────
 
 
 async def run_with_hooks(
@@ -111,6 +111,9 @@ def _merged_options(asked: Sequence[SessionRunArgs | None], of_caller: RunOption
     # The largest limit: a hook that needs more time must not be stopped by another one's smaller limit.
     limits = [options.timeout for options in every if options.timeout is not None]
     return RunOptions(TraceLevel.FULL if traced else TraceLevel.NO_TRACE, max(limits, default=None))
+
+
+# ── the session instance ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 _LOGGER: Final = logging.getLogger("aioflow.train")

@@ -20,7 +20,8 @@ from aioflow.memory.values import Array, NpDType
 from aioflow_numpy.compiled.code import programs
 from aioflow_numpy.compiled.process import end
 
-# ── The thread that compiles chains, one at a time, with the lowest priority that the system offers ───────────────────
+# ── the thread that compiles chains, one at a time, with the lowest priority that the system offers ───────────────────
+#
 # It belongs to the process, so no session waits for it. When the process ends, the compiler is killed, and the thread
 # has a moment to remove its files.
 
@@ -35,6 +36,9 @@ def _leave() -> None:
     BACKGROUND.drop()
     end()
     BACKGROUND.wait(_MOMENT)
+
+
+# ── requests for code ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # A factor: to load and try a kept program takes only some milliseconds.

@@ -33,9 +33,11 @@ from aioflow.interop.onnx.exporting.values import ModelValue
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
 from aioflow.memory.values import Array
 
-# ── Tensor arrays filled by a loop. A loop in ONNX returns the stack of its iterations' results ───────────────────────
-# The stack equals the array if the iterations write its rows in order, from the first to the last or in reverse. If
-# every iteration writes the only row of an array, the array is the last row of the stack.
+# ── tensor arrays filled by a loop ────────────────────────────────────────────────────────────────────────────────────
+#
+# A loop in ONNX returns the stack of its iterations' results. The stack equals the array if the iterations write its
+# rows in order, from the first to the last or in reverse. If every iteration writes the only row of an array, the array
+# is the last row of the stack.
 
 
 def awaited(array: ModelValue) -> ModelValue:
@@ -108,6 +110,9 @@ def _counts_down(structure: Structure, loop: Loop, index: Edge) -> bool:
 
 def _is(value: Array | None, number: int) -> bool:
     return value is not None and value.size == 1 and bool(value.reshape(-1)[0] == number)
+
+
+# ── the walk ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # Values by the outputs of the graph's nodes that they translate. Values made in a block are not visible outside.
