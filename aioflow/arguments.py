@@ -50,7 +50,7 @@ def wrong_kind(value: Any, what: str, expected: str) -> DTypeError:
     return DTypeError(f"wrong type for {what}", expected=expected, actual=actual)
 
 
-# ── types ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── types ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def check_kind(value: Any, kinds: type | tuple[type, ...], what: str, expected: str) -> None:
@@ -92,7 +92,7 @@ def whole_numbers(values: Any, what: str) -> list[int]:
     return [whole_number(value, what) for value in values]
 
 
-# ── numbers: time limits, counts, sizes ──────────────────────────────────────────────────────────────────────────────
+# ── numbers: time limits, counts, sizes ───────────────────────────────────────────────────────────────────────────────
 
 
 def check_seconds(value: Any, what: str) -> None:

@@ -12,6 +12,7 @@ import gc
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import pytest
@@ -150,6 +151,7 @@ SHARED_NAMES: Final[Mapping[str, str]] = {
 }
 
 MODULE_LINES, CLASS_LINES, FUNCTION_LINES = 700, 500, 60
+LINE = 120  # characters
 
 Rule: TypeAlias = Callable[[Modules], Iterator[str]]
 
@@ -304,6 +306,18 @@ def docstrings(modules: Modules) -> Iterator[str]:
     for module in modules.values():
         if module.tree.body and not ast.get_docstring(module.tree):
             yield f"{module.name}: no docstring"
+
+
+def section_headers(modules: Modules) -> Iterator[str]:
+    """Check that headers of sections at module level have one form, and that each has code before the next one."""
+    for module in modules.values():
+        lines = module.source.splitlines()
+        headers = [number for number, line in enumerate(lines) if re.match("# ?(──|--)", line)]
+        for start, end in pairwise([*headers, len(lines)]):
+            if len(lines[start]) != LINE or not re.fullmatch(r"# ── \S.* ─+", lines[start]):
+                yield f"{module.name}:{start + 1}: write a header as '# ── text ───', filled to column {LINE}"
+            if all(not line or line.startswith("#") for line in lines[start + 1 : end]):
+                yield f"{module.name}:{start + 1}: there is no code under this header"
 
 
 def private_attributes(modules: Modules) -> Iterator[str]:
@@ -534,6 +548,7 @@ RULES: Final[tuple[Rule, ...]] = (
     drawers,
     class_names,
     docstrings,
+    section_headers,
     private_attributes,
     tasks,
     asserts,
@@ -548,6 +563,7 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 _LONG_FUNCTION = "def f():\n" + "    pass\n" * (FUNCTION_LINES + 1)
+_HEADER = "# ── a ".ljust(LINE, "─") + "\n"
 _LONG_CLASS = "class C:\n" + "    x = 1\n" * (CLASS_LINES + 1)
 
 _EVERY_RANK: Final = [f"aioflow.{area}" if area else "aioflow" for area in RANKS]
@@ -583,6 +599,8 @@ WRONG: Final[tuple[tuple[Rule, dict[str, str], int], ...]] = (
     (drawers, {"aioflow.graph.utils": "", "aioflow.common.x": "", "aioflow._helpers": ""}, 3),
     (class_names, {"aioflow.a": "class C: pass", "aioflow_numpy.b": "class C: pass\nC: TypeAlias = int"}, 2),
     (docstrings, {"aioflow.a": "x = 1"}, 1),
+    (section_headers, {"aioflow.a": f"{_HEADER}#\n# A comment.\n\n{_HEADER}x = 1\n{_HEADER}"}, 2),
+    (section_headers, {"aioflow.a": "# -- a ---\nx = 1\n# ── b ───\nx = 2\n"}, 2),
     (private_attributes, {"aioflow.a": "class C:\n    _x = 1\ndef f(c, self):\n    c._x = self._x"}, 2),
     (private_attributes, {"aioflow.a": "class C:\n    def f(self, d): d.y()._x\nclass D:\n    _x = 1"}, 1),
     (private_attributes, {"aioflow_numpy.a": "import m\nfrom m import _x\nm._y()\ngetattr(m, '_z', None)"}, 3),
@@ -661,6 +679,10 @@ RIGHT: Final[tuple[tuple[Rule, dict[str, str]], ...]] = (
             "aioflow.a": "class C:\n    def f(self, c):\n        self._x: int = 1\n        c._x, c._g(), c._s, C._y\n"
             "    if 1: _y = 2\n    def _g(self): super()._z\n    __slots__ = ('_s',)"
         },
+    ),
+    (
+        section_headers,
+        {"aioflow.a": f"{_HEADER}#\n# A comment.\n\nclass C:\n    # -- b ---\n    x = 1\n{_HEADER}x = 1"},
     ),
     (private_attributes, {"aioflow.a": "row._replace(x=1)\nx.__dict__\nsys._getframe(1)\nhasattr(x, '_fields')"}),
     (tasks, {"aioflow.a": "tg.create_task(f())\nself._group.create_task(f())\nself.task_group.create_task(f())"}),

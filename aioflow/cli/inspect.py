@@ -117,7 +117,7 @@ def _found(arguments: argparse.Namespace) -> _Found:
     return _Found(path, surveyed, model, (), estimates, delegations)
 
 
-# -- as text ----------------------------------------------------------------------------------------------------------
+# ── as text ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _report(found: _Found) -> Iterator[str]:
@@ -230,7 +230,7 @@ def _tensors(surveyed: Survey) -> Iterator[str]:
     yield from tables.rows(table, right=[3])
 
 
-# -- as JSON ----------------------------------------------------------------------------------------------------------
+# ── as JSON ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _document(found: _Found) -> dict[str, object]:

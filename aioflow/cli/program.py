@@ -47,7 +47,7 @@ class StoppedBySignal(Exception):
         return 128 + self.number
 
 
-# ── the end of a command ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── the end of a command ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def run_command(name: str, command: Callable[[], int]) -> int:
@@ -139,7 +139,7 @@ def _give_up_broken_output() -> None:
             os.close(nowhere)
 
 
-# ── coroutines as programs ───────────────────────────────────────────────────────────────────────────────────────────
+# ── coroutines as programs ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def run(

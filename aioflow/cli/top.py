@@ -126,7 +126,7 @@ async def _look(cluster: RemoteCluster) -> Mapping[str, ServerStatus | OpError]:
     return await cluster.status(_ANSWER)
 
 
-# -- output -----------------------------------------------------------------------------------------------------------
+# ── output ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @contextmanager

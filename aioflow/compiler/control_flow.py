@@ -12,7 +12,7 @@ from aioflow.graph.boundary import RETVAL
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Effect, Memory, Role
 
-# -- loops -------------------------------------------------------------------------------------------------------------
+# ── loops ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(eq=False, slots=True)
@@ -132,7 +132,7 @@ def _shown(frame: LoopFrame | None) -> str:
     return "no frame" if frame is None else f"frame {frame.name!r}"
 
 
-# -- branches ----------------------------------------------------------------------------------------------------------
+# ── branches ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # The predicates under which a node runs, outermost first, each with the side that it must take.
 Guard: TypeAlias = tuple[tuple[Edge, bool], ...]

@@ -85,7 +85,7 @@ def pack_sends(plan: Plan, seconds: NodeSeconds, options: PackOptions | None = N
     return plan.changed(lambda device, graph: _rewritten(graph, leaves[device]))
 
 
-# -- selection --------------------------------------------------------------------------------------------------------
+# ── selection ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _packs(device: str, graph: ClientGraph, seconds: NodeSeconds, options: PackOptions) -> Iterator[_Pack]:
@@ -152,7 +152,7 @@ def waits_for_others(node: Node, kind: str) -> bool:
     return kernel is not None and kernel.is_async
 
 
-# -- rewriting the plan ------------------------------------------------------------------------------------------------
+# ── rewriting the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _joining(pack: _Pack) -> Iterator[Node]:

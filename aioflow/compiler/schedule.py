@@ -354,7 +354,7 @@ def _may_be_dead(graph: ClientGraph) -> set[str]:
     return dead
 
 
-# -- rewriting the plan ------------------------------------------------------------------------------------------------
+# ── rewriting the plan ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _with_requests(plan: Plan, requests: Sequence[_Request]) -> Plan:

@@ -85,7 +85,7 @@ def _taken(data: bytes, place: FeatureSpan) -> StoredFeature:
     return StoredFeature(place.kind, values_at(data, place))
 
 
-# ── positions of values ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── positions of values ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Layouts:
@@ -199,7 +199,7 @@ def _spans(data: bytes, begin: int, end: int, kind: FeatureKind) -> Iterator[Spa
         yield start, stop
 
 
-# ── the values ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the values ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def values_at(data: bytes, place: FeatureSpan) -> Any:
@@ -278,7 +278,7 @@ def _many_ints(data: bytes, begin: int, end: int) -> Array:
     return np.bitwise_or.reduceat(bits, first).view(np.int64)
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _values(kind: FeatureKind, values: Sequence[Any]) -> bytes:

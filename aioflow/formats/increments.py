@@ -177,7 +177,7 @@ def _compacted(content: CheckpointManifest) -> CheckpointManifest:
     return content
 
 
-# -- earlier checkpoints ----------------------------------------------------------------------------------------------
+# ── earlier checkpoints ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _earlier(
@@ -286,7 +286,7 @@ def tidy_blocks(store: Store, name: str) -> None:
         _remove(store, [file for file in left if file not in referenced], certain=True)
 
 
-# -- reading ----------------------------------------------------------------------------------------------------------
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

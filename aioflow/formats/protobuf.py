@@ -21,7 +21,7 @@ def damaged(what: str) -> DataLossError:
     return DataLossError(f"damaged message: {what}")
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_number(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -159,7 +159,7 @@ class GraphDef:
         return cls(*_codec().from_json(text))
 
 
-# ── from nodes of a graph ────────────────────────────────────────────────────────────────────────────────────────────
+# ── from nodes of a graph ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def node_def_of(op: NodeView, add_shapes: bool = False) -> NodeDef:

@@ -226,7 +226,7 @@ class Traits:
 UNSTATED: Final = Traits()  # an op that states nothing: no effect, and the cost of one pass over its data
 
 
-# -- costs shared by several kinds ------------------------------------------------------------------------------------
+# ── costs shared by several kinds ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def transcendental(factor: float = 1.0) -> Cost:
@@ -242,7 +242,7 @@ def reading(factor: float = 1.0) -> Cost:
 WRITING: Final = Cost("movement", written)
 
 
-# -- kinds: presets; keyword arguments override single traits ---------------------------------------------------------
+# ── kinds: presets; keyword arguments override single traits ──────────────────────────────────────────────────────────
 
 
 _P = ParamSpec("_P")

@@ -144,7 +144,7 @@ def _call_text(at: int, member: FusedMember, arguments: Sequence[str]) -> str:
     return f"k{at}({', '.join(arguments)})"
 
 
-# -- from the attributes of a node -------------------------------------------------------------------------------------
+# ── from the attributes of a node ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def implied_attrs(op: str, inputs: Sequence[DType], output: DType) -> dict[str, Any] | None:
@@ -295,7 +295,7 @@ def _source_line(text: str) -> SourceLine | None:
     return SourceLine(filename, int(number), function) if separator and number.isdecimal() else None
 
 
-# -- the portable kernels ----------------------------------------------------------------------------------------------
+# ── the portable kernels ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("_ElementwiseChain", fresh=True)

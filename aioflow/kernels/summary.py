@@ -179,7 +179,7 @@ def _tag(tag: str, kind: str, number: int, most: int) -> str:
     return f"{tag}/{kind}/{number}" if most > 1 else f"{tag}/{kind}"
 
 
-# ── images ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── images ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _visible(image: Array, bad_color: Array) -> Array:
@@ -239,7 +239,7 @@ def image_summary(binding: Binding) -> Callable[[str, Array], Array | Awaitable[
     return run
 
 
-# ── sounds ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _sounds(tag: str, tensor: Array, rate: float, most: int) -> Array:

@@ -223,7 +223,7 @@ _STRINGS: Final = 4096  # strings that are joined between two checkpoints
 _LONG: Final = 1 << 18  # bytes of a text that are split at once; nothing else runs meanwhile
 
 
-# ── split and join ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── split and join ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _rows(rows: list[list[bytes]]) -> tuple[Array, Array, Array]:
@@ -325,7 +325,7 @@ def reduce_join(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     return join
 
 
-# ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── other forms ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("StringStrip", device="CPU", fresh=True)
@@ -372,7 +372,7 @@ def decode_base64(value: Value) -> Array:
     return _each(_decoded, value)
 
 
-# ── patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── patterns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _replaced(value: Value, pattern: bytes, rewrite: bytes, everywhere: bool) -> Array:
@@ -406,7 +406,7 @@ def static_regex_full_match(value: Value, *, pattern: str) -> Array:
     return _matched(value, pattern.encode())
 
 
-# ── hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hashes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bucket(hash_of: Callable[[bytes], int], value: Value, buckets: int) -> Array:

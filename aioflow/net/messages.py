@@ -334,7 +334,7 @@ def parse(kind: type[_T], header: Document) -> _T:
     return kind(*(header[name] for name in fields))
 
 
-# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # The settings of a session that affect the worker that runs its parts. The worker's own settings decide all others.
 _SETTINGS: Final[Mapping[str, type]] = {
@@ -403,7 +403,7 @@ def _fits(value: object, hint: object) -> bool:
     return type(value) is hint or (hint is float and type(value) is int)
 
 
-# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_wire_value(value: Value) -> Value:
@@ -421,7 +421,7 @@ def from_wire(array: Array) -> Value:
     return array if array.ndim or array.dtype == object else array[()]
 
 
-# ── times ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── times ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pack_stats(step_stats: Sequence[StepStats]) -> tuple[list[str], list[Array]]:

@@ -61,7 +61,7 @@ _DTYPES: Final = {dtype.name: dtype for dtype in ALL}
 _DTYPE, _TUPLE, _LIST, _FUNCTION, _ARRAY, _SCALAR, _TENSOR, _BODY = range(8)
 
 
-# ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_part(part: Part, limits: Limits = DEFAULT_LIMITS, home: bool = False) -> PartMessage:
@@ -186,7 +186,7 @@ class _Writer:
 _PLAIN: Final = frozenset({bool, int, float, str, bytes})
 
 
-# ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def decode_part(header: Document, tensors: Sequence[Array], limits: Limits = DEFAULT_LIMITS) -> Part:

@@ -229,7 +229,7 @@ def reduced(keep: str = "keep_dims") -> RowRule:
     return RowRule(rule)
 
 
-# ── shapes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _shape_entries(ctx: RowContext, index: int) -> list[Any] | None:
@@ -364,7 +364,7 @@ squeezed: Final = RowRule(_squeezed)
 transposed: Final = RowRule(_transposed)
 
 
-# ── slices ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── slices ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FAR: Final = 10**9  # an upper bound for the rows of a batch
 
@@ -547,7 +547,7 @@ gathered_nd: Final = RowRule(_gathered_nd)
 one_hot: Final = RowRule(_one_hot)
 
 
-# ── arrays with a size per row ───────────────────────────────────────────────────────────────────────────────────────
+# ── arrays with a size per row ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _only_count(ctx: RowContext, index: int) -> int | Rows:
@@ -608,7 +608,7 @@ tiled: Final = RowRule(_tiled, reads_sizes=True)
 broadcast: Final = RowRule(_broadcast, reads_sizes=True)
 
 
-# ── products ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _product(ctx: RowContext, ranks: Sequence[int], turned: Sequence[bool]) -> Rows:

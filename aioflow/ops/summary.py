@@ -23,7 +23,7 @@ from aioflow.protos import Message, is_message, message, to_bytes
 _LOGGER: Final = logging.getLogger("aioflow.summary")
 _NO_TAG: Final = re.compile(r"[^-/\w.]")
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 define_op(
     "ScalarSummary",
@@ -99,7 +99,7 @@ not_differentiable(
     *("TensorSummary", "TensorSummaryV2", "MergeSummary"),
 )
 
-# ── tags and collections ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── tags and collections ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _clean(name: str | None, what: str) -> str | None:
@@ -132,7 +132,7 @@ def _collected(
     return made
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def scalar(

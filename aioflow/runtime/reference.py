@@ -278,7 +278,7 @@ async def _first_live(sources: Mapping[Edge, asyncio.Task[NodeOutputs]]) -> Node
     return DEAD
 
 
-# -- in the device's executor ------------------------------------------------------------------------------------------
+# ── in the device's executor ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _side(switch: Node, predicate: Array) -> bool:

@@ -184,7 +184,7 @@ def _described(variable: Weight) -> CheckpointManifest:
     return {**variable._asdict(), "dtype": variable.dtype.name}
 
 
-# -- validation: each function raises ValueError, LookupError or TypeError for a malformed value ----------------------
+# ── validation: each function raises ValueError, LookupError or TypeError for a malformed value ───────────────────────
 
 
 def _manifest(content: CheckpointManifest, version: int) -> Manifest:

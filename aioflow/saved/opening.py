@@ -254,7 +254,7 @@ def open_model(
     return reader(path, shapes=shapes) if shapes else reader(path)
 
 
-# -- graph definitions ------------------------------------------------------------------------------------------------
+# ── graph definitions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def missing_ops(definition: GraphDef) -> list[UnsupportedOp]:

@@ -107,7 +107,7 @@ def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:
     return replace(definition, nodes=tuple(constants.get(node.name, node) for node in definition.nodes))
 
 
-# -- signatures -------------------------------------------------------------------------------------------------------
+# ── signatures ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _signature(graph: Graph, name: str, stored: StoredSignature) -> Signature:
@@ -136,7 +136,7 @@ def _tensor(graph: Graph, signature: str, info: TensorInfo) -> Tensor:
     return tensor
 
 
-# -- weights ----------------------------------------------------------------------------------------------------------
+# ── weights ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _variables(

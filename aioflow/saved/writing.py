@@ -265,7 +265,7 @@ async def _values(session: Session, handles: list[Operation], entries: list[Tens
     return fetched
 
 
-# -- writing: this blocks ---------------------------------------------------------------------------------------------
+# ── writing: this blocks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_free(place: ModelFolder, overwrite: bool) -> None:

@@ -97,7 +97,7 @@ def _expect_array(what: str, actual: Any, expected: Array) -> None:
     _expect(what, same, True)
 
 
-# -- values ------------------------------------------------------------------------------------------------------------
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def round_trip(backend: Backend, device: BackendDevice) -> None:
@@ -157,7 +157,7 @@ async def _there_and_back(device: BackendDevice, value: Array) -> Value:
     return await device.to_host(await device.to_device(value))
 
 
-# -- running -----------------------------------------------------------------------------------------------------------
+# ── running ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def runs_in_order(backend: Backend, device: BackendDevice) -> None:
@@ -209,7 +209,7 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
     _expect("the function had ended", ended, [True])
 
 
-# -- kernels -----------------------------------------------------------------------------------------------------------
+# ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _X: Final = np.linspace(-2, 2, 24, dtype=np.float32).reshape(4, 6)
 
@@ -277,7 +277,7 @@ def _bound(
     return device.bind(kernel, binding)[1], [converter(kernel, arg.name, device) for arg in op_def.inputs]
 
 
-# -- the device --------------------------------------------------------------------------------------------------------
+# ── the device ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:

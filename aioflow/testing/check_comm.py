@@ -129,7 +129,7 @@ async def _collect(comm: Comm, count: int) -> list[WireMessage]:
     return [await _receive(comm) for _ in range(count)]
 
 
-# ── delivery ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── delivery ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_dtypes(factory: Factory) -> None:
@@ -289,7 +289,7 @@ async def check_post(factory: Factory) -> None:
         _require(whole, "a posted message changed")
 
 
-# ── closing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── closing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_close(factory: Factory) -> None:
@@ -430,7 +430,7 @@ async def check_two_receivers(factory: Factory) -> None:
         _require((await receiving).request == 5, "the first receiver got a wrong message")
 
 
-# ── rejection ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── rejection ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def check_refused(factory: Factory) -> None:

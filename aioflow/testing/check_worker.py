@@ -70,7 +70,7 @@ async def check_worker(factory: Factory) -> None:
             await check(workers)
 
 
-# ── factories ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── factories ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def in_process() -> Factory:
@@ -132,7 +132,7 @@ def beside() -> Factory:
     return factory
 
 
-# ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── helpers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _require(condition: bool, what: str, expected: object = None, actual: object = None) -> None:
@@ -202,7 +202,7 @@ async def _devices(workers: Workers) -> list[str]:
     return [(await worker.state()).devices[0] for worker in workers]
 
 
-# ── one worker ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one worker ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def fetches_come_in_order(workers: Workers) -> None:
@@ -441,7 +441,7 @@ SINGLE_CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
-# ── two workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── two workers ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def tensors_cross_both_ways(workers: Workers) -> None:

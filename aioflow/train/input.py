@@ -26,7 +26,7 @@ from aioflow.ops.variables.update_functions import count_up_to
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.queue_runner import QueueRunner, add_queue_runner
 
-# ── producers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── producers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def match_filenames_once(pattern: TensorLike, name: str | None = None) -> Variable:

@@ -21,7 +21,7 @@ from aioflow_cupy.windows import ImageWindows
 _PATCH_BYTES: Final = 1 << 28  # the most that the rows of one product take; a larger batch is split
 
 
-# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dense ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def forward(xp: Namespace, image: Array, kernel: Array, g: ImageWindows) -> Array:
@@ -106,7 +106,7 @@ def _batches(images: Array, g: ImageWindows) -> Iterator[slice]:
         yield slice(first, first + step)
 
 
-# ── depthwise ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── depthwise ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def depthwise_forward(xp: Namespace, image: Array, kernel: Array, g: ImageWindows) -> Array:
@@ -144,7 +144,7 @@ def _sum_dtype(xp: Namespace, like: Array) -> Any:
     return xp.float32 if like.dtype.itemsize == 2 and like.dtype.kind not in "iu" else like.dtype
 
 
-# ── kernels ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def best(name: str, plain: KernelBody, binding: Binding) -> KernelBody:

@@ -28,7 +28,7 @@ from aioflow.memory.values import Array, Namespace
 _NUMERIC: Final = "numbers bool"  # strings stay on the CPU
 _HALVES: Final = {"T": "float16 bfloat16"}
 
-# ── products of half precision, which cuBLAS itself sums in float32 ──────────────────────────────────────────────────
+# ── products of half precision, which cuBLAS itself sums in float32 ───────────────────────────────────────────────────
 
 
 @binder("MatMul", device="GPU", dtypes=_HALVES, fresh=True)
@@ -69,7 +69,7 @@ def _no_product(a: Array, b: Array, expected: str) -> InvalidArgumentError:
     )
 
 
-# ── access by index, without a look at the indices ───────────────────────────────────────────────────────────────────
+# ── access by index, without a look at the indices ────────────────────────────────────────────────────────────────────
 
 
 def _pick(xp: Namespace, params: Array, indices: Array, axis: int) -> Array:
@@ -156,7 +156,7 @@ def sparse_cross_entropy(binding: Binding) -> Callable[[Array, Array], tuple[Arr
     return body
 
 
-# ── special functions, which CuPy has as single kernels ──────────────────────────────────────────────────────────────
+# ── special functions, which CuPy has as single kernels ───────────────────────────────────────────────────────────────
 
 _SPECIAL: Final = {
     "Erf": "erf",

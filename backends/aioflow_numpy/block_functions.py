@@ -169,7 +169,7 @@ def _step(
     return _Step(f"k{each}", call, member.operands, (chain.inputs + each,), member.kernel.takes_out, lines)
 
 
-# -- cases in which NumPy is faster in another way ---------------------------------------------------------------------
+# ── cases in which NumPy is faster in another way ─────────────────────────────────────────────────────────────────────
 
 _AGAINST_SCALAR: Final[Mapping[str, np.ufunc]] = {"Maximum": np.maximum, "Minimum": np.minimum}
 _LIMITS: Final[Mapping[str, tuple[int, ...]]] = {"Relu": (0,), "Relu6": (0, 6)}

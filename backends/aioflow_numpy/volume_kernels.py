@@ -121,7 +121,7 @@ def max_pool_grad(binding: Binding) -> Callable[..., Array]:
     return body
 
 
-# -- pools of images that return the position of the maximum --------------------------------------------------
+# ── pools of images that return the position of the maximum ───────────────────────────────────────────────────────────
 
 
 @binder("MaxPoolWithArgmax", device="CPU", fresh=True)

@@ -146,7 +146,7 @@ def _depth_counts(g: Geometry, size: int, dtype: NpDType) -> Array:
     return np.maximum(counts, 1)[:, np.newaxis, np.newaxis, np.newaxis]
 
 
-# -- position of the maximum in images and volumes -----------------------------------------------------
+# ── position of the maximum in images and volumes ─────────────────────────────────────────────────────────────────────
 
 
 def tap_hits(x: Array, y: Array, g: Geometry) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], Array]]:

@@ -66,7 +66,7 @@ def _is_exact(dtype: DType) -> bool:
     return dtype in _WIDE or dtype.is_integer or dtype.is_bool
 
 
-# -- neutral elements -------------------------------------------------------------------------------------------------
+# ── neutral elements ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _without_neutral(node: Node, rewriting: Rewriting, law: Neutral) -> Node | None:
@@ -103,7 +103,7 @@ def _keeps_shape(dims: Dims, other: tuple[int, ...]) -> bool:
     return all(size in (1, have) for size, have in zip(reversed(other), reversed(dims), strict=False))
 
 
-# -- one operation on another -----------------------------------------------------------------------------------------
+# ── one operation on another ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _inner(node: Node, rewriting: Rewriting) -> Node:
@@ -153,7 +153,7 @@ def _negation(node: Node, rewriting: Rewriting) -> Node | None:
     return rewriting.remade(node, laws.opposite, inner.inputs, **inner.attrs)
 
 
-# -- division, choice, casts, sums ------------------------------------------------------------------------------------
+# ── division, choice, casts, sums ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _division(node: Node, rewriting: Rewriting) -> Node | None:

@@ -62,7 +62,7 @@ def _in_16_bits(graph: ClientGraph, narrow: DType, evaluate: Evaluate) -> Client
     return dead_code(replace(graph, nodes=rewriting.nodes), evaluate)
 
 
-# -- selection of nodes ------------------------------------------------------------------------------------------------
+# ── selection of nodes ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Change:
@@ -213,7 +213,7 @@ def _wanted(graph: ClientGraph, candidates: Mapping[str, _Change]) -> dict[str, 
     return found
 
 
-# -- rewriting ---------------------------------------------------------------------------------------------------------
+# ── rewriting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Rewriting:

@@ -53,7 +53,7 @@ def peak_bytes(graph: ClientGraph, batch: int) -> int:
     return _Memory(graph, (batch,)).peak(graph.nodes)
 
 
-# -- the estimate ------------------------------------------------------------------------------------------------------
+# ── the estimate ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(eq=False, slots=True)
@@ -166,7 +166,7 @@ def _sizes(node: Node, port: int, batches: Sequence[int]) -> tuple[int, ...]:
     return tuple(known * batch**unknown for batch in batches)
 
 
-# -- orders ------------------------------------------------------------------------------------------------------------
+# ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _before(graph: ClientGraph) -> dict[str, list[str]]:

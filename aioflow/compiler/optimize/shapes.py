@@ -28,7 +28,7 @@ def _simplified(node: Node, rewriting: Rewriting) -> Node | None:
     return None if rule is None else rule(node, rewriting)
 
 
-# -- shapes as values -------------------------------------------------------------------------------------------------
+# ── shapes as values ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _shape(dims: Dims) -> tuple[int, ...] | None:
@@ -61,7 +61,7 @@ def _known(node: Node, rewriting: Rewriting) -> Node | None:
     return made
 
 
-# -- operations without effect -----------------------------------------------------------------------------------------
+# ── operations without effect ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _unchanged_shape(node: Node, rewriting: Rewriting) -> bool:

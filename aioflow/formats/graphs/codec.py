@@ -29,7 +29,7 @@ def read(data: bytes) -> Parts:
     return from_message(graph)
 
 
-# ── the format that TensorFlow publishes ─────────────────────────────────────────────────────────────────────────────
+# ── the format that TensorFlow publishes ──────────────────────────────────────────────────────────────────────────────
 
 
 def to_published(graph: GraphDef) -> bytes:
@@ -51,7 +51,7 @@ def from_message(graph: protos.Message) -> Parts:
     return nodes, VERSION, functions
 
 
-# ── aioflow's own format ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── aioflow's own format ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_bytes(graph: GraphDef) -> bytes:
@@ -78,7 +78,7 @@ def from_json(text: str | bytes) -> Parts:
         raise
 
 
-# ── other TensorFlow files ───────────────────────────────────────────────────────────────────────────────────────────
+# ── other TensorFlow files ────────────────────────────────────────────────────────────────────────────────────────────
 
 _LENGTH: Final = rb"[\x80-\xff]{0,9}[\x00-\x7f]"  # a varint
 _SPACE: Final = rb"\s*(?:#[^\n]*\n\s*)*"

@@ -101,7 +101,7 @@ def load_saved_model(
     return Model(graph, calls, variables, initialize, source, assets)
 
 
-# -- the graph --------------------------------------------------------------------------------------------------------
+# ── the graph ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _signature(graph: Graph, given: Message) -> Signature:

@@ -199,7 +199,7 @@ def _collected(meta: Message) -> dict[str, bool]:
     return {node: node in trained for node in (*kept.get("variables", ()), *trained)} if trained else {}
 
 
-# -- moments ----------------------------------------------------------------------------------------------------------
+# ── moments ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Uses:

@@ -127,7 +127,7 @@ def invert_permutation(xp: Namespace, x: Array) -> Array:
     return result
 
 
-# -- Unique -------------------------------------------------------------------------------------------------------
+# ── Unique ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _distinct(xp: Namespace, value: Array, dtype: NpDType, axis: int | None = None) -> tuple[Array, Array, Array]:
@@ -288,7 +288,7 @@ def _is_in(xp: Namespace, x: Array, y: Array) -> Array:
     return written(x.shape, np.dtype(bool), found)
 
 
-# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
+# ── DynamicPartition and DynamicStitch ────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("DynamicPartition", fresh=True, synchronises=True)
@@ -352,7 +352,7 @@ for _name in ("DynamicStitch", "ParallelDynamicStitch"):
     binder(_name, fresh=True, elastic=True, synchronises=True)(_stitch)
 
 
-# -- sorted sequences ---------------------------------------------------------------------------------------------
+# ── sorted sequences ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bound(side: str) -> Callable[[Binding], Callable[[Array, Array], Array]]:

@@ -122,7 +122,7 @@ def mirror_pad_grad(xp: Namespace, value: Array, paddings: Pairs, *, mode: str) 
     return result
 
 
-# -- blocks -------------------------------------------------------------------------------------------------------
+# ── blocks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _copied(value: Array, shape: tuple[int, ...]) -> Array:

@@ -175,7 +175,7 @@ def _zeros(xp: Namespace, tensor: Array | Items | None) -> Array | Items | None:
     return zeros_like(xp, tensor) if isinstance(tensor, tuple | list) else xp.zeros_like(tensor)
 
 
-# ── by index ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── by index ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("TensorListReserve", host={"num_elements": as_int}, fresh=True, elastic=True)

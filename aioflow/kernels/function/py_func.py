@@ -36,7 +36,7 @@ from aioflow.memory.copying import copied, native
 from aioflow.memory.values import Array, Value
 from aioflow.ops.function.python_functions import PythonFunction, RetryPolicy, find_function
 
-# ── values ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── values ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_only(value: Value) -> Value:
@@ -116,7 +116,7 @@ def _output(index: int, value: Value, dtype: DType, dims: Dims) -> Array:
     return found
 
 
-# ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── errors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # The mapping of TensorFlow's py_func.
 _MEANINGS: Final[tuple[tuple[type[BaseException], type[OpError]], ...]] = (
@@ -138,7 +138,7 @@ def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException
     return made
 
 
-# ── coroutine functions ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── coroutine functions ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("AioflowPyCoroutine", device="CPU", is_async=True, fresh=True, retains=True)
@@ -211,7 +211,7 @@ async def _once(function: PythonFunction, values: Sequence[Value]) -> Value:
     return found
 
 
-# ── plain functions ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── plain functions ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("PyFunc", device="CPU", is_async=True, fresh=True, retains=True)

@@ -70,7 +70,7 @@ def _overlaps(corners: Array, areas: Array, one: np.intp, others: Array) -> Arra
     return result
 
 
-# ── drawing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── drawing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # Yellow, blue, red, lime, purple, olive, maroon, navy, aqua and fuchsia, all opaque.
 _COLOURS: Final = np.array(

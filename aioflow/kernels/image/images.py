@@ -17,7 +17,7 @@ from aioflow.kernels.image.grids import checked_size, original_size, positions, 
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace
 
-# ── bilinear ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bilinear ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _neighbours(old: int, new: int, flags: tuple[bool, bool]) -> tuple[Array, Array, Array]:
@@ -82,7 +82,7 @@ def _transposed(xp: Namespace, grads: Array, rows: Array, columns: Array) -> Arr
     return xp.einsum("ow,bhwc->bhoc", columns, by_rows, optimize=True)
 
 
-# ── nearest neighbour ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── nearest neighbour ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _nearest(old: int, new: int, corners: bool, centres: bool) -> Array:
@@ -138,7 +138,7 @@ def resize_nearest_neighbor_grad(binding: Binding) -> Callable[[Array, tuple[int
     return back
 
 
-# ── parts of images ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parts of images ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Axis(NamedTuple):
@@ -324,7 +324,7 @@ def crop_and_resize_grad_boxes(binding: Binding) -> KernelBody:
     return back
 
 
-# ── contrast ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── contrast ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("AdjustContrastv2", fresh=True)

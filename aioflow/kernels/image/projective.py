@@ -17,7 +17,7 @@ from aioflow.memory.values import Array, Namespace, NpDType
 _Places: TypeAlias = Callable[[Namespace, Array, int], Array]
 
 
-# ── what is beyond the edges ─────────────────────────────────────────────────────────────────────────────────────────
+# ── what is beyond the edges ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _clamped(xp: Namespace, at: Array, size: int) -> Array:
@@ -57,7 +57,7 @@ _FILLS: Final[dict[str, _Places]] = {
 }
 
 
-# ── which pixels ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── which pixels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Source:

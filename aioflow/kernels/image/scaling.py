@@ -121,7 +121,7 @@ def _sized(images: Array, height: int, width: int) -> None:
     claim_array((len(images), height, width, images.shape[3]), np.dtype(np.float32))
 
 
-# ── bicubic ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── bicubic ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _STEPS: Final = 1024  # entries of the weight table per pixel
 
@@ -180,7 +180,7 @@ def resize_bicubic_grad(binding: Binding) -> Callable[[Array, Array], Array]:
     return back
 
 
-# ── by area ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── by area ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _areas(old: int, new: int, corners: bool) -> ResamplingWeights:
@@ -211,7 +211,7 @@ def resize_area(binding: Binding) -> Callable[[Array, tuple[int, ...]], Array]:
     return resize
 
 
-# ── by a filter ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── by a filter ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _lanczos(radius: float) -> Callable[[Array], Array]:

@@ -178,7 +178,7 @@ def decoded_examples(serialized: Sequence[bytes], names: Sequence[bytes], layout
 _RECORDS: Final = 1 << 16  # strings that are read between two checkpoints, if they have at most `_BYTES` together
 _BYTES: Final = 4 << 20
 
-# ── raw bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── raw bytes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("DecodeRaw", device="CPU", fresh=True)
@@ -229,7 +229,7 @@ def _joined(texts: list[bytes], size: int) -> Array:
     return raw
 
 
-# ── comma-separated text ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── comma-separated text ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Column:
@@ -293,7 +293,7 @@ def decode_csv(binding: Binding) -> Callable[[Array, tuple[Array, ...]], tuple[A
     return decode
 
 
-# ── Example messages ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── Example messages ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _dense_features(keys: Sequence[bytes], types: Sequence[DType], shapes: Sequence[Dims]) -> list[DenseFeature]:
@@ -346,7 +346,7 @@ def parse_single_example(binding: Binding) -> Callable[..., tuple[Array, ...]]:
     return parse
 
 
-# ── SequenceExample messages ─────────────────────────────────────────────────────────────────────────────────────────
+# ── SequenceExample messages ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Lists:

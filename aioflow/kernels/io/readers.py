@@ -280,7 +280,7 @@ async def _next_work(queue: Queue) -> bytes:
     return found
 
 
-# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── handles ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _identity(binding: Binding) -> Callable[[bytes], RecordSource]:
@@ -338,7 +338,7 @@ binder("FixedLengthRecordReaderV2", device="CPU", makes=Reader, opens_files=True
 binder("TFRecordReaderV2", device="CPU", makes=Reader, opens_files=True)(partial(_handle, _tf_records, False))
 
 
-# ── what is done with them ───────────────────────────────────────────────────────────────────────────────────────────
+# ── what is done with them ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder(

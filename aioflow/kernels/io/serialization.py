@@ -44,7 +44,7 @@ def parse_tensor(binding: Binding) -> Callable[[Array], Array]:
     return parse
 
 
-# ── sparse ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sparse ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _encoded(indices: Array, values: Array, shape: Array, dtype: DType) -> list[bytes]:

@@ -187,7 +187,7 @@ _DTYPES: Final = {
     "value_dtype": "int32 int64 float32 float64 string bool",
 }
 
-# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── handles ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _static(binding: Binding, name: str) -> LookupTable:
@@ -269,7 +269,7 @@ for _kind, _make in _KINDS.items():
     binder(f"Anonymous{_kind}", device="CPU", dtypes=_DTYPES, makes=LookupTable)(partial(_own, _make))
 
 
-# ── operations on a table ────────────────────────────────────────────────────────────────────────────────────────────
+# ── operations on a table ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("LookupTableFindV2", device="CPU", fresh=True, takes=LookupTable)

@@ -61,7 +61,7 @@ def initialize_from_file(binding: Binding) -> Callable[[LookupTable, bytes], Awa
     return fill
 
 
-# -- reading: this blocks ---------------------------------------------------------------------------------------------
+# ── reading: this blocks ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read(table: StaticTable, path: str, folders: AllowedFolders, layout: _Layout) -> Entries:

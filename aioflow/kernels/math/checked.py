@@ -69,7 +69,7 @@ def check_numerics(binding: Binding) -> KernelBody:
     return checked
 
 
-# ── casts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── casts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("Cast", dtypes={"SrcT": "numbers narrow bool", "DstT": "numbers narrow bool"}, fresh=True)
@@ -115,7 +115,7 @@ def _upper_half(xp: Namespace, dtype: NpDType, x: Array) -> Array:
     return xp.where(xp.isnan(array), np.uint16(0x7FC0), bits).view(dtype)[()]
 
 
-# ── complex numbers ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── complex numbers ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("Complex", fresh=True)
@@ -170,7 +170,7 @@ def _output(binding: Binding) -> DType:
     return binding.output_dtypes[0]
 
 
-# ── broadcasting of shapes ───────────────────────────────────────────────────────────────────────────────────────────
+# ── broadcasting of shapes ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @lru_cache(maxsize=1024)

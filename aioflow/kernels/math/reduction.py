@@ -39,7 +39,7 @@ def _reducing(binding: Binding, reduce: Reduce) -> KernelBody:
     return lambda x, given: reduce(x, known, keep)
 
 
-# ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sums ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _wide(dtype: DType) -> NpDType:
@@ -187,7 +187,7 @@ def bind_euclidean_norm(binding: Binding) -> KernelBody:
     return _reducing(binding, norm)
 
 
-# ── extremes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── extremes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _extreme(binding: Binding, name: str, of_nothing: float) -> KernelBody:
@@ -232,7 +232,7 @@ def bind_any(binding: Binding) -> KernelBody:
     return _reducing(binding, lambda x, axes, keep: reduce(x, axis=axes, keepdims=keep))
 
 
-# ── scans ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── scans ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("Cumsum", host={"axis": as_int}, fresh=True)

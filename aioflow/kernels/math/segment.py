@@ -68,7 +68,7 @@ def _starts(xp: Namespace, ids: Array) -> Array:
     return joined(found)
 
 
-# ── sorted ids ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sorted ids ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
@@ -129,7 +129,7 @@ def bind_segment_mean(binding: Binding) -> KernelBody:
     return means
 
 
-# ── unsorted ids ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── unsorted ids ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_unsorted(data: Array, ids: Array, count: int) -> None:

@@ -119,7 +119,7 @@ def _piecewise(x: Array, pieces: Sequence[tuple[Array, Callable[[Array], Array]]
     return result
 
 
-# ── error function ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── error function ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _NEAR: Final = (
     (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2, 3.77485237685302021e2, 3.20937758913846947e3),
@@ -206,7 +206,7 @@ def erfc(xp: Namespace, x: Array) -> Array:
     )
 
 
-# ── normal quantiles ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── normal quantiles ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _CENTRE: Final = (
     (
@@ -274,7 +274,7 @@ def erfinv(xp: Namespace, x: Array) -> Array:
     return _quantile(xp, x / 2, (1 - xp.absolute(x)) / 2) / math.sqrt(2)
 
 
-# ── gamma ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gamma ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SHIFT: Final = 10  # arguments from which the asymptotic series below are accurate to float64
 _LGAMMA_SERIES: Final = (1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
@@ -376,7 +376,7 @@ def polygamma(xp: Namespace, a: Array, x: Array) -> Array:
     return xp.where(a == 0, digamma(xp, x), result)
 
 
-# ── incomplete functions, with TensorFlow's values outside their domains ─────────────────────────────────────────────
+# ── incomplete functions, with TensorFlow's values outside their domains ──────────────────────────────────────────────
 
 
 @by_scipy("Igamma")

@@ -38,7 +38,7 @@ def _number(binding: Binding, value: float) -> Any:
     return binding.output_dtypes[0].as_numpy_dtype(value)
 
 
-# -- relu ------------------------------------------------------------------------------------------
+# ── relu ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # x != x is true for NaN alone, which `maximum` returns, too.
@@ -103,7 +103,7 @@ def leaky_relu_grad(binding: Binding) -> KernelBody:
     return lambda gradients, features: xp.where(features > 0, gradients, gradients * scale)
 
 
-# -- smooth activations ----------------------------------------------------------------------------
+# ── smooth activations ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _in_float32(binding: Binding, body: KernelBody) -> KernelBody:
@@ -199,7 +199,7 @@ def softsign_grad(binding: Binding) -> KernelBody:
     return _in_float32(binding, body)
 
 
-# -- bias ------------------------------------------------------------------------------------------
+# ── bias ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("BiasAdd", fresh=True, takes_out=True, exact_c="{0} + {1}")
@@ -269,7 +269,7 @@ def bias_add_grad(binding: Binding) -> Callable[[Array], Array]:
     return body
 
 
-# -- softmax ---------------------------------------------------------------------------------------
+# ── softmax ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def softmax_parts(xp: Namespace) -> Callable[[Array], tuple[Array, Array, Array]]:

@@ -99,7 +99,7 @@ def _handle(add: Callable[[Namespace, T, T], T], binding: Binding) -> Callable[[
     return handle
 
 
-# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dense ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _DENSE, _SPARSE = "ResourceConditionalAccumulator", "SparseConditionalAccumulator"
 
@@ -155,7 +155,7 @@ def take_gradient(binding: Binding) -> Callable[..., Waiting]:
     return take
 
 
-# ── sparse ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sparse ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ def take_sparse(binding: Binding) -> Callable[..., Waiting]:
     return take
 
 
-# ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── both ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("ResourceAccumulatorNumAccumulated", device="CPU", fresh=True, takes=AccumulatorResource)

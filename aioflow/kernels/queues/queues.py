@@ -86,7 +86,7 @@ class Queue(QueueCore):
         return Waiting(self.submit, self.withdraw, make, self.describe, finish, told=told)
 
 
-# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── handles ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _fifo(binding: Binding) -> ElementStore:
@@ -186,7 +186,7 @@ for _kind, _make_store in (
     binder(_kind, device="CPU", makes=Queue)(partial(_handle, _make_store))
 
 
-# ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── enqueue ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("QueueEnqueueV2", device="CPU", is_async=True, retains=True, takes=Queue, takes_step=True)
@@ -245,7 +245,7 @@ def _split(component: Array) -> list[Array]:
     return list(component)
 
 
-# ── dequeue ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dequeue ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("QueueDequeueV2", device="CPU", is_async=True, takes=Queue, takes_step=True)
@@ -330,7 +330,7 @@ def _stack(xp: Namespace, column: Sequence[Array], dtype: NpDType, dims: Dims) -
     return made
 
 
-# ── the rest ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the rest ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @binder("QueueCloseV2", device="CPU", is_async=True, takes=Queue)

@@ -28,7 +28,7 @@ from aioflow.kernels.sparse.entries import (
 from aioflow.memory.copying import row_blocks
 from aioflow.memory.values import Array
 
-# ── dense ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── dense ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("SparseToDense", device="CPU", fresh=True, elastic=True)
@@ -84,7 +84,7 @@ def _check_steps(indices: Array, part: slice) -> None:
         )
 
 
-# ── order and shape ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── order and shape ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("SparseReorder", device="CPU", fresh=True)
@@ -140,7 +140,7 @@ def _strides(sizes: Sequence[int]) -> Array:
     return np.array(strides, dtype=np.int64)
 
 
-# ── parts and wholes ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parts and wholes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("SparseConcat", device="CPU", fresh=True)
@@ -242,7 +242,7 @@ def sparse_slice_grad(grad: Array, indices: Array, start: Array, output_indices:
     return taken(table, groups.number[count:])
 
 
-# ── rows without entries ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── rows without entries ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @kernel("SparseFillEmptyRows", device="CPU", fresh=True, elastic=True)

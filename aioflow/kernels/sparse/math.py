@@ -37,7 +37,7 @@ def _wide(dtype: NpDType) -> NpDType:
     return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
 
 
-# ── sums ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sums ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _two(a: tuple[Array, Array, Array], b: tuple[Array, Array, Array]) -> None:
@@ -125,7 +125,7 @@ def sparse_sparse_minimum(
     return _combined(np.minimum, a_indices, a_values, a_shape, b_indices, b_values, b_shape)
 
 
-# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reductions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Reduction:
@@ -209,7 +209,7 @@ def sparse_softmax(indices: Array, values: Array, shape: Array) -> Array:
     return written(wide.shape, values.dtype, lambda part: powers[part] / sums[groups.number[part]])
 
 
-# ── with dense tensors ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── with dense tensors ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _met(indices: Array, values: Array, shape: Array, dense: Array) -> Array:

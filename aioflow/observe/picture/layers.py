@@ -163,7 +163,7 @@ def _neighbours(links: Collection[tuple[_Node, _Node]]) -> tuple[_Near, _Near]:
     return above, below
 
 
-# -- the order in a layer ---------------------------------------------------------------------------------------------
+# ── the order in a layer ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _sorted(layers: _Layers, above: _Near, below: _Near) -> _Layers:
@@ -208,7 +208,7 @@ def _crossings(layers: _Layers, below: _Near) -> int:
     return count
 
 
-# -- coordinates ------------------------------------------------------------------------------------------------------
+# ── coordinates ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _moved(

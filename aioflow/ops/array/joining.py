@@ -189,7 +189,7 @@ def _check_scalar_axis(axis: Tensor) -> None:
         )
 
 
-# -- Split --------------------------------------------------------------------------------------------------------
+# ── Split ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _split_shape(ctx: ShapeContext) -> list[Dims]:
@@ -316,7 +316,7 @@ def split(
     return make_list("SplitV", value, sizes, axis, num_split=count, name=name)
 
 
-# -- Pack and Unpack ----------------------------------------------------------------------------------------------
+# ── Pack and Unpack ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pack_shape(ctx: ShapeContext) -> Dims:
@@ -427,7 +427,7 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
     return make_list("Unpack", tensor, num=num, axis=axis, name=name)
 
 
-# -- Tile ---------------------------------------------------------------------------------------------------------
+# ── Tile ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _tile_shape(ctx: ShapeContext) -> Dims:

@@ -197,7 +197,7 @@ def _like(value: TensorLike, dtype: DTypeLike | None, item: int, name: str | Non
     return result
 
 
-# -- Range and LinSpace -------------------------------------------------------------------------------------------
+# ── Range and LinSpace ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _range_shape(ctx: ShapeContext) -> Dims:
@@ -354,7 +354,7 @@ def _along(axis: int, tensor: Tensor) -> Tensor:
 lin_space = linspace
 
 
-# -- OneHot, masks, grids -----------------------------------------------------------------------------------------
+# ── OneHot, masks, grids ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _one_hot_shape(ctx: ShapeContext) -> Dims:

@@ -36,7 +36,7 @@ __all__ = [
     "unravel_index",
 ]
 
-# -- Reverse and Roll ---------------------------------------------------------------------------------------------
+# ── Reverse and Roll ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _REVERSIBLE = "T: {reals, complexes, bool, string}"
 
@@ -212,7 +212,7 @@ def invert_permutation(x: TensorLike, name: str | None = None) -> Tensor:
     return make("InvertPermutation", x, name=name)
 
 
-# -- Unique -------------------------------------------------------------------------------------------------------
+# ── Unique ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _OUT_IDX = "out_idx: {int32, int64} = int32"
 
@@ -336,7 +336,7 @@ def setdiff1d(x: TensorLike, y: TensorLike, index_dtype: DTypeLike = dtypes.int3
     return make_tuple(ListDiff, "ListDiff", x, y, out_idx=as_dtype(index_dtype), name=name)
 
 
-# -- DynamicPartition and DynamicStitch ---------------------------------------------------------------------------
+# ── DynamicPartition and DynamicStitch ────────────────────────────────────────────────────────────────────────────────
 
 
 def _partition_shape(ctx: ShapeContext) -> list[Dims]:
@@ -451,7 +451,7 @@ def dynamic_stitch(indices: list[TensorLike], data: list[TensorLike], name: str 
     return make("DynamicStitch", indices, data, name=name)
 
 
-# -- sorted sequences ---------------------------------------------------------------------------------------------
+# ── sorted sequences ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _bound_shape(ctx: ShapeContext) -> Dims:

@@ -206,7 +206,7 @@ def pad(
     return make("MirrorPad", tensor, paddings, mode=kind, name=name)
 
 
-# -- depth --------------------------------------------------------------------------------------------------------
+# ── depth ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _FORMAT = "data_format: {'NHWC', 'NCHW', 'NCHW_VECT_C'} = 'NHWC'"
 
@@ -299,7 +299,7 @@ def depth_to_space(
     return make("DepthToSpace", input, block_size=block_size, data_format=data_format, name=name)
 
 
-# -- batch --------------------------------------------------------------------------------------------------------
+# ── batch ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _block_values(ctx: ShapeContext, pairs: str) -> tuple[list[int] | None, Array | None]:

@@ -160,7 +160,7 @@ def rank(input: TensorLike, name: str | None = None) -> Tensor:
     return make("Rank", tensor, name=name)
 
 
-# -- Reshape ------------------------------------------------------------------------------------------------------
+# ── Reshape ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _reshape_shape(ctx: ShapeContext) -> Dims:
@@ -246,7 +246,7 @@ def _sizes(value: TensorLike) -> TensorLike:
     return np.array([-1 if d is None else d for d in value.as_list()], dtype=np.int32)
 
 
-# -- Transpose ----------------------------------------------------------------------------------------------------
+# ── Transpose ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _transpose_shape(ctx: ShapeContext) -> Dims:
@@ -330,7 +330,7 @@ def matrix_transpose(a: TensorLike, name: str = "matrix_transpose", conjugate: b
     return transpose(tensor, [*range(order - 2), order - 1, order - 2], name, conjugate)
 
 
-# -- ExpandDims and Squeeze ---------------------------------------------------------------------------------------
+# ── ExpandDims and Squeeze ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _expand_dims_shape(ctx: ShapeContext) -> Dims:
@@ -425,7 +425,7 @@ def squeeze(
     return make("Squeeze", input, squeeze_dims=chosen, name=name)
 
 
-# -- broadcasting -------------------------------------------------------------------------------------------------
+# ── broadcasting ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _broadcast_to_shape(ctx: ShapeContext) -> Dims:
@@ -474,7 +474,7 @@ def broadcast_to(input: TensorLike, shape: TensorLike, name: str | None = None) 
     return make("BroadcastTo", input, _sizes(shape), name=name)
 
 
-# -- the same bytes -----------------------------------------------------------------------------------------------
+# ── the same bytes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _BITS = "reals, complexes, quantized, narrow"
 

@@ -104,7 +104,7 @@ def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | N
     return make("Slice", input_, begin, size, name=name)
 
 
-# -- StridedSlice -------------------------------------------------------------------------------------------------
+# ── StridedSlice ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _MASKS: Final = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 _MASK_ATTRS: Final = [f"{mask}: int = 0" for mask in _MASKS]
@@ -196,7 +196,7 @@ def strided_slice(
     return make("StridedSlice", input_, first, end, strides, name=name, **dict(zip(_MASKS, masks, strict=True)))
 
 
-# -- tensor[...] --------------------------------------------------------------------------------------------------
+# ── tensor[...] ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _Part: TypeAlias = int | Tensor
 

@@ -19,7 +19,7 @@ from aioflow.protos import Message, message
 CONTEXTS: Final[Mapping[str, str]] = {"cond_context": "CondContextDef", "while_context": "WhileContextDef"}
 
 
-# ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def take_up_contexts(graph: Graph, conds: Iterable[Message], loops: Iterable[Message], scope: str) -> None:
@@ -178,7 +178,7 @@ def _no_loop(loop: WhileContext, expected: str, actual: object) -> InvalidArgume
     return InvalidArgumentError(f"{loop.name!r} is no loop", expected=expected, actual=actual)
 
 
-# ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def context_defs(operations: Iterable[Operation], nodes: set[str]) -> dict[str, list[Message]]:

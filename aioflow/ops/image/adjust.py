@@ -115,7 +115,7 @@ def _demand(image: Tensor, *demands: tuple[_Size, str]) -> Tensor:
     return result
 
 
-# ── geometry ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── geometry ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crop_to_bounding_box(
@@ -306,7 +306,7 @@ def random_flip_up_down(image: TensorLike, seed: int | None = None) -> Tensor:
     return _maybe_flipped(image, -3, seed)
 
 
-# ── colors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── colors ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def convert_image_dtype(image: TensorLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None) -> Tensor:

@@ -59,7 +59,7 @@ for _name, _by in (("AdjustHue", "delta"), ("AdjustSaturation", "scale")):
     )
 
 
-# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _channels(images: Tensor) -> list[Tensor]:
@@ -155,7 +155,7 @@ def _hsv_to_rgb_grad(op: Operation, grad: Tensor) -> Tensor:
     return make("ConcatV2", [by_hue, by_saturation, by_value], -1)
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def rgb_to_hsv(images: TensorLike, name: str | None = None) -> Tensor:

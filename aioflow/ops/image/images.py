@@ -20,7 +20,7 @@ from aioflow.ops.image.adjust import convert_image_dtype
 from aioflow.ops.image.resizing import height_and_width, image_size
 from aioflow.ops.scoping import name_scope
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _channels(ctx: ShapeContext) -> int | None:
@@ -226,7 +226,7 @@ def _crop_and_resize_grad_image_grad(op: Operation, grad: Tensor) -> list[Tensor
     return [crops, make("CropAndResizeGradBoxes", grads, grad, boxes, numbers), None, None]
 
 
-# ── decoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── decoding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def decode_png(
@@ -342,7 +342,7 @@ def extract_jpeg_shape(contents: TensorLike, output_type: DTypeLike = dtypes.int
     return make("ExtractJpegShape", contents, output_type=as_dtype(output_type), name=name)
 
 
-# ── encoding ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── encoding ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_png(image: TensorLike, compression: int = -1, name: str | None = None) -> Tensor:
@@ -407,7 +407,7 @@ def encode_jpeg(
     )
 
 
-# ── parts ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── parts ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def crop_and_resize(

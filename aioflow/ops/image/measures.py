@@ -33,7 +33,7 @@ def _mean(values: Tensor, axes: Sequence[int]) -> Tensor:
     return make("Mean", values, list(axes), keep_dims=False)
 
 
-# ── one image ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one image ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _steps(images: Tensor, axis: int) -> Tensor:
@@ -115,7 +115,7 @@ def sobel_edges(image: TensorLike) -> Tensor:
     return made
 
 
-# ── two images ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── two images ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _as_floats(first: TensorLike, second: TensorLike, most: TensorLike) -> tuple[Tensor, Tensor, Tensor]:

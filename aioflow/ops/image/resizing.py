@@ -20,7 +20,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.scoping import name_scope
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def height_and_width(ctx: ShapeContext, name: str) -> tuple[int | None, int | None]:
@@ -205,7 +205,7 @@ def _scale_and_translate_grad_grad(op: Operation, grad: Tensor) -> list[Tensor |
     return [make("ScaleAndTranslate", grad, image_size(grads), *placed, **_kernel(op)), None, None, None]
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ResizeMethod:

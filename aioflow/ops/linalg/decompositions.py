@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _square(ctx: ShapeContext, name: str = "input") -> Dims:
@@ -217,7 +217,7 @@ define_op(
 )
 
 
-# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def adjoint(matrix: TensorLike, name: str | None = None) -> Tensor:
@@ -428,7 +428,7 @@ def _tall_qr_grad(q: Tensor, r: Tensor, grad_q: Tensor, grad_r: Tensor) -> Tenso
     return adjoint(make("MatrixTriangularSolve", r, adjoint(flowing), lower=False))
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def matrix_inverse(input: TensorLike, adjoint: bool = False, name: str | None = None) -> Tensor:

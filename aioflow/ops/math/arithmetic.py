@@ -249,7 +249,7 @@ def _nextafter_grad(op: Operation, grad: Gradient) -> GradientPair:
     return grad_x, make("ZerosLike", op.inputs[1])
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def add(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

@@ -70,7 +70,7 @@ def _seeds(op_seed: int | None) -> dict[str, int]:
     return {"seed": seed or 0, "seed2": seed2 or 0}
 
 
-# -- ops -------------------------------------------------------------------------------------------
+# ── ops ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _given_shape(ctx: ShapeContext) -> Dims:
@@ -189,7 +189,7 @@ def _random_gamma_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [None, make("Sum", slope, make("Range", 0, make("Size", shape), 1), keep_dims=False)]
 
 
-# -- builders --------------------------------------------------------------------------------------
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def shape_tensor(shape: Any) -> Tensor:
@@ -440,7 +440,7 @@ def random_poisson(
         return make("RandomPoissonV2", sizes, rate, dtype=as_dtype(dtype), name=scope, **_seeds(seed))
 
 
-# -- stateless: equal seeds always draw equal numbers ----------------------------------------------
+# ── stateless: equal seeds always draw equal numbers ──────────────────────────────────────────────────────────────────
 
 
 def stateless_random_uniform(

@@ -290,7 +290,7 @@ def _sigmoid_grad_grad(op: Operation, grad: Tensor) -> list[Tensor]:
     return [by_y, make("SigmoidGrad", y, grad)]
 
 
-# ── builders ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:

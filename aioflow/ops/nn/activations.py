@@ -51,7 +51,7 @@ def unless_zero(grad: Tensor | None) -> Tensor | None:
     return None if grad is None or grad.op.type == "ZerosLike" else grad
 
 
-# -- activations -----------------------------------------------------------------------------------
+# ── activations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 define_op(
     "Relu",
@@ -232,7 +232,7 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
         return relu(both, name=scope)
 
 
-# -- bias ------------------------------------------------------------------------------------------
+# ── bias ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _channel(ctx: ShapeContext, dims: tuple[int | None, ...]) -> int:
@@ -333,7 +333,7 @@ def bias_add(
     return make("BiasAdd", value, bias, data_format="NCHW" if channels_first else "NHWC", name=name)
 
 
-# -- softmax ---------------------------------------------------------------------------------------
+# ── softmax ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 define_op(
     "Softmax",
@@ -410,7 +410,7 @@ def is_last_axis(tensor: Tensor, axis: int) -> bool:
     return axis == -1 or (tensor.dims is not None and axis == len(tensor.dims) - 1)
 
 
-# -- L2 loss ---------------------------------------------------------------------------------------
+# ── L2 loss ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 define_op("L2Loss", "t: T", "output: T", ["T: {floats}"], shape=scalar, rows=rows.mixed, traits=reduction())
 

@@ -105,7 +105,7 @@ def _dense_grad(op: Operation, grad_loss: Tensor | None, grad_backprop: Tensor |
     return [_logits_grad(op, grad_loss, grad_backprop), by_labels]
 
 
-# -- builders --------------------------------------------------------------------------------------
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _required(**values: TensorLike | None) -> list[TensorLike]:

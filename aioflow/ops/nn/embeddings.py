@@ -207,7 +207,7 @@ def _clipped(rows: Tensor, ids: Tensor, max_norm: float | None) -> Tensor:
     return result
 
 
-# -- several ids for each row of the result ------------------------------------------------------------------------
+# ── several ids for each row of the result ────────────────────────────────────────────────────────────────────────────
 
 
 def embedding_lookup_sparse(

@@ -84,7 +84,7 @@ def _like(value: TensorLike, like: Tensor) -> Tensor:
     return tensor if tensor.dtype is like.dtype else make("Cast", tensor, DstT=like.dtype)
 
 
-# -- weighting -------------------------------------------------------------------------------------
+# ── weighting ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def compute_weighted_loss(
@@ -179,7 +179,7 @@ def _all_axes(tensor: Tensor) -> Tensor:
     return make("Range", 0, make("Rank", tensor), 1)
 
 
-# -- losses ----------------------------------------------------------------------------------------
+# ── losses ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def absolute_difference(
@@ -379,7 +379,7 @@ def _without_last(tensor: Tensor, rank: int | None) -> Tensor:
     return make("Squeeze", tensor, squeeze_dims=[-1])
 
 
-# -- collections -----------------------------------------------------------------------------------
+# ── collections ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = _LOSSES) -> None:

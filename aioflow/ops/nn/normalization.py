@@ -284,7 +284,7 @@ def fused_batch_norm(
     return made[0], made[1], made[2]
 
 
-# -- moments and their uses ------------------------------------------------------------------------
+# ── moments and their uses ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _kept(keep_dims: bool | None, keepdims: bool | None) -> bool:
@@ -455,7 +455,7 @@ def l2_normalize(
         return make("Mul", tensor, make("Rsqrt", make("Maximum", total, epsilon)), name=scope)
 
 
-# -- local response normalization ------------------------------------------------------------------
+# ── local response normalization ──────────────────────────────────────────────────────────────────────────────────────
 
 _LRN = [
     "depth_radius: int = 5",

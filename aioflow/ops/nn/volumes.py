@@ -113,7 +113,7 @@ differentiate_maximum("MaxPool3D", "MaxPool3DGrad", "MaxPool3DGradGrad")
 differentiate_average("AvgPool3D", "AvgPool3DGrad")
 
 
-# -- builders --------------------------------------------------------------------------------------
+# ── builders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def conv3d(

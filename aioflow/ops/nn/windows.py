@@ -27,7 +27,7 @@ Ints: TypeAlias = int | Sequence[int]  # see `per_axis`
 _HOW: Final = ("strides", "padding", "explicit_paddings", "data_format", "dilations", "ksize", "use_cudnn_on_gpu")
 
 
-# -- shapes ----------------------------------------------------------------------------------------
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def conv_shape(ctx: ShapeContext) -> Dims:
@@ -91,7 +91,7 @@ def max_pool_grad_grad_shape(ctx: ShapeContext) -> Dims:
     return merge_dims(pool_dims(Window.of(ctx.attrs), ctx.attrs["ksize"], image), ctx.dims("orig_output"))
 
 
-# -- costs -----------------------------------------------------------------------------------------
+# ── costs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def convolution(image: int, kernel: int) -> Cost:
@@ -130,7 +130,7 @@ def _read(attrs: Attrs, inputs: Sequence[Operand], outputs: Sequence[Operand]) -
 POOLING: Final = Cost("elementwise", _read)
 
 
-# -- gradients -------------------------------------------------------------------------------------
+# ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _how(op: Operation, *without: str) -> Attrs:
@@ -198,7 +198,7 @@ def differentiate_average(forward: str, back: str) -> None:
         return [None, make(forward, grad, **_how(op))]
 
 
-# -- arguments -------------------------------------------------------------------------------------
+# ── arguments ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> list[int]:

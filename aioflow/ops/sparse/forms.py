@@ -32,7 +32,7 @@ __all__ = [
     "sparse_transpose",
 ]
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _reordered(ctx: ShapeContext) -> list[Dims]:
@@ -162,7 +162,7 @@ define_op(
 
 not_differentiable("SparseReshape", "SparseConcat", "SparseSplit", "SparseSliceGrad", "SparseFillEmptyRowsGrad")
 
-# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @gradient("SparseReorder")
@@ -186,7 +186,7 @@ def _fill_grad(op: Operation, *grads: Tensor) -> list[Tensor | None]:
     return [None, values_grad, None, default_grad]
 
 
-# ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── other forms ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sparse_reorder(sp_input: SparseTensor, name: str | None = None) -> SparseTensor:
@@ -299,7 +299,7 @@ def _columns(indices: Tensor, begin: int, end: int) -> Tensor:
     return make("Slice", indices, [0, begin], [-1, end - begin])
 
 
-# ── joining and splitting ────────────────────────────────────────────────────────────────────────────────────────────
+# ── joining and splitting ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def sparse_concat(

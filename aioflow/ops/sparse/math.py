@@ -26,7 +26,7 @@ __all__ = [
     "sparse_tensor_dense_matmul",
 ]
 
-# ── definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _A = "a_indices: int64, a_values: T, a_shape: int64"
 _B = "b_indices: int64, b_values: T, b_shape: int64"
@@ -148,7 +148,7 @@ for _name, _types in (("Maximum", "{reals}"), ("Minimum", "{numbertype}")):
 
 not_differentiable("SparseAddGrad", "SparseReduceSumSparse", "SparseReduceMax", "SparseReduceMaxSparse")
 
-# ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @gradient("SparseAdd")
@@ -239,7 +239,7 @@ def _cwise_grad(op: Operation, grad: Tensor) -> list[Tensor | None]:
     return [None, by_values, None, make("ScatterNd", places, by_met, sizes)]
 
 
-# ── sums and products ────────────────────────────────────────────────────────────────────────────────────────────────
+# ── sums and products ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @overload
@@ -362,7 +362,7 @@ def _extreme(op_type: str, sp_a: SparseTensor, sp_b: SparseTensor, name: str | N
     return SparseTensor(indices, values, a.dense_shape)
 
 
-# ── reductions ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reductions ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _reduced(op_type: str, sp_input: SparseTensor, axis: TensorLike | None, keepdims: bool | None) -> list[Tensor]:

@@ -191,7 +191,7 @@ not_differentiable(
     "ReduceJoin",
 )
 
-# ── splitting and joining ────────────────────────────────────────────────────────────────────────────────────────────
+# ── splitting and joining ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _only_sparse(result_type: str) -> None:
@@ -292,7 +292,7 @@ def reduce_join(
     )
 
 
-# ── other forms ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── other forms ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def string_strip(input: TensorLike, name: str | None = None) -> Tensor:
@@ -324,7 +324,7 @@ def decode_base64(input: TensorLike, name: str | None = None) -> Tensor:
     return make("DecodeBase64", input, name=name)
 
 
-# ── patterns ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── patterns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def regex_replace(
@@ -359,7 +359,7 @@ def regex_full_match(input: TensorLike, pattern: TensorLike, name: str | None = 
     return make("RegexFullMatch", input, pattern, name=name)
 
 
-# ── hashes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── hashes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def string_to_hash_bucket(

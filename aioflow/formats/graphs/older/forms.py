@@ -51,7 +51,7 @@ def _has_handles(op_def: OpDef) -> bool:
     return any(arg.dtype is resource for arg in (*op_def.inputs, *op_def.outputs))
 
 
-# ── ops that expand into several nodes ───────────────────────────────────────────────────────────────────────────────
+# ── ops that expand into several nodes ────────────────────────────────────────────────────────────────────────────────
 
 
 def expanded(node: NodeDef, fresh: Fresh) -> list[NodeDef]:

@@ -250,7 +250,7 @@ def _check_opset(opset: object) -> None:
         raise InvalidArgumentError("no such opset", expected=f"{OPSETS[0]} to {OPSETS[-1]}", actual=opset)
 
 
-# -- inputs and outputs ------------------------------------------------------------------------------------------------
+# ── inputs and outputs ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _asked(
@@ -331,7 +331,7 @@ def _check_fed(step: ClientGraph) -> None:
             raise error.at(node.name, node.op, node.source)
 
 
-# -- the model ---------------------------------------------------------------------------------------------------------
+# ── the model ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _made(

@@ -35,7 +35,7 @@ def to_float(x: Tensor) -> Tensor:
     return x if x.dtype in (dtypes.float32, dtypes.float64) else make("Cast", x, DstT=dtypes.float32)
 
 
-# ── mapped values ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── mapped values ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("LabelEncoder", domain=_ML)
@@ -118,7 +118,7 @@ def imputer(node: OnnxNode, x: Tensor) -> Tensor:
     return make("SelectV2", missing, constant(new), x)
 
 
-# ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── columns ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("ArrayFeatureExtractor", domain=_ML)
@@ -160,7 +160,7 @@ def normalizer(node: OnnxNode, x: Tensor) -> Tensor:
     return values / make("SelectV2", make("Equal", size, 0), 1, size)
 
 
-# ── linear models ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── linear models ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def transformed(node: OnnxNode, scores: Tensor, kind: str) -> Tensor:

@@ -65,7 +65,7 @@ for _table, _kind in ((_UNARY, _unary), (_BINARY, _binary), (_MANY, _many)):
         translation(_name)(_kind(_op))
 
 
-# ── arithmetic ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── arithmetic ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("Abs")
@@ -177,7 +177,7 @@ def is_inf(node: OnnxNode, x: Tensor) -> Tensor:
     return make("LogicalAnd", infinite, make("Less" if negative else "Greater", x, 0))
 
 
-# ── activations ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── activations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("HardSigmoid")
@@ -319,7 +319,7 @@ def _hardmax(x: Tensor, axis: int) -> Tensor:
     return one_hot(make("ArgMax", x, axis), size_of(x, axis), axis=axis, dtype=x.dtype)
 
 
-# ── products and running sums ────────────────────────────────────────────────────────────────────────────────────────
+# ── products and running sums ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("MatMul")

@@ -168,7 +168,7 @@ def mean_variance_normalization(node: OnnxNode, x: Tensor) -> Tensor:
     return deviation / (make("Sqrt", variance) + 1e-9)
 
 
-# ── softmax ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── softmax ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def along_axis(op: str, node: OnnxNode, x: Tensor, axis: int) -> Tensor:

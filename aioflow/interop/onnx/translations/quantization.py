@@ -179,7 +179,7 @@ def _along(node: OnnxNode, x: Tensor, given: Tensor) -> Tensor:
     return ops.gather(given, blocks, axis=axis)
 
 
-# ── products of integers ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── products of integers ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _differences(x: Tensor, zero: Tensor | None, kind: DType) -> Tensor:

@@ -55,7 +55,7 @@ def _quantized(node: OnnxNode, y: Tensor, scale: Tensor, zero: Tensor | None, dt
     return rounded(quotient, None if zero is None else _scalar(node, zero), dtype)
 
 
-# ── element by element ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── element by element ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _binary(op: str) -> Callable[..., Tensor]:
@@ -112,7 +112,7 @@ def qlinear_where(
     return _quantized(node, chosen, z_scale, z_zero, x.dtype)
 
 
-# ── others ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── others ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _of_images(node: OnnxNode, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
@@ -263,7 +263,7 @@ def qgemm(
     return rounded(make("Mul", sums, ops.cast(factor, "float64")), zero, dtype)
 
 
-# ── recurrent layers ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── recurrent layers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @microsoft(
@@ -304,7 +304,7 @@ def dynamic_quantize_lstm(
     return lstm_layers(node, (x, rows[0], rows[1], b, None), [h, c], peepholes, products)
 
 
-# ── weights of a few bits ────────────────────────────────────────────────────────────────────────────────────────────
+# ── weights of a few bits ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @microsoft("MatMulNBits", "K", "N", "accuracy_level", "bits", "block_size", "weight_prepacked")

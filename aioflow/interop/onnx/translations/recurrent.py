@@ -274,7 +274,7 @@ def _hidden_size(node: OnnxNode, r: Tensor) -> int:
     return int(size)
 
 
-# ── all directions ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── all directions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _recurrent(
@@ -345,7 +345,7 @@ def _start(state: Tensor | None, x: Tensor, size: int, count: int, batch_first: 
     return make_list("Unpack", state, num=count, axis=1 if batch_first else 0)
 
 
-# ── one direction ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one direction ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _run(way: _Direction, given: _Input, wanted: bool) -> tuple[Tensor | None, list[Tensor]]:

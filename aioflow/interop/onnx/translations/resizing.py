@@ -150,7 +150,7 @@ def _whole(rounding: Callable[[Tensor], Tensor], value: _Number) -> Size:
     return ops.cast(rounding(value), "int64") if isinstance(value, Tensor) else math.floor(value)
 
 
-# ── one axis ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── one axis ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _resized(node: OnnxNode, x: Tensor, axes: list[_Axis], old: bool) -> Tensor:

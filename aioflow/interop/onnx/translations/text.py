@@ -71,7 +71,7 @@ def split(node: OnnxNode, x: Tensor) -> tuple[Tensor, Tensor]:
     return make("Reshape", dense, make("ConcatV2", [outer, width], 0)), make("Reshape", counts, outer)
 
 
-# ── n-grams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── n-grams ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("TfIdfVectorizer")

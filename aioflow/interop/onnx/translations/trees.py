@@ -124,7 +124,7 @@ def _depth(roots: Array, yes: Array, no: Array) -> int:
         level = np.unique(np.concatenate([yes[inner], no[inner]]))
 
 
-# ── from opset 5 on ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── from opset 5 on ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("TreeEnsemble", since=5, domain=_ML)
@@ -185,7 +185,7 @@ def _members(node: OnnxNode, modes: Array, leaves: int) -> Array | None:
     return table
 
 
-# ── up to opset 4 ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── up to opset 4 ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @translation("TreeEnsembleRegressor", domain=_ML)

@@ -12,7 +12,7 @@ from aioflow.interop.onnx.exporting.rules import composed
 from aioflow.interop.onnx.exporting.types import computed_in
 from aioflow.interop.onnx.exporting.values import ModelValue
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# ── activations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_float32(found: Found, opset: int) -> bool:
@@ -106,7 +106,7 @@ def clip_from_below(node: ExportedNode, x: ModelValue, low: ModelValue, high: Mo
     return clip(node, x, low, high)
 
 
-# -- shapes ------------------------------------------------------------------------------------------------------------
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _copies_sizes(found: Found, opset: int) -> bool:
@@ -142,7 +142,7 @@ def reshape_with_sizes_kept(
     return node.make("Reshape", x, node.int64(sizes))
 
 
-# -- normalization -----------------------------------------------------------------------------------------------------
+# ── normalization ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_last_axes(found: Found, opset: int) -> bool:
@@ -179,7 +179,7 @@ def layer_normalization(
     return node.make("LayerNormalization", x, scale, offset, axis=axis, epsilon=least)
 
 
-# -- products ----------------------------------------------------------------------------------------------------------
+# ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _is_affine(found: Found, opset: int) -> bool:

@@ -153,7 +153,7 @@ def tan(node: ExportedNode, x: ModelValue) -> ModelValue:
     return kept(x, node.make("Div", node.make("Sin", x), node.make("Cos", x)))
 
 
-# -- activations -------------------------------------------------------------------------------------------------------
+# ── activations ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 # onnxruntime has most of these for float32 only (`exporting/types.py`), so float64 is composed of other ops.

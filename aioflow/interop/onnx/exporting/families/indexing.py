@@ -357,7 +357,7 @@ def _masked(node: ExportedNode, plan: _Plan, mask: str) -> ModelValue:
     return node.const([bool(bits & (1 << i)) for i in plan.entries], bool_)
 
 
-# -- elementwise work, folded where the operands are constant ----------------------------------------------------------
+# ── elementwise work, folded where the operands are constant ──────────────────────────────────────────────────────────
 
 _FUNCTIONS: Final = {"Add": np.add, "And": np.logical_and, "Equal": np.equal, "Greater": np.greater, "Less": np.less}
 

@@ -115,7 +115,7 @@ def _axis(node: ExportedNode, x: ModelValue, scale: ModelValue) -> int | None:
     return node.rank(x) - len(dims) + many[0] if many else None
 
 
-# -- integer products --------------------------------------------------------------------------------------------------
+# ── integer products ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _BYTES: Final = (dtypes.int8, dtypes.uint8)
 _MANY: Final = 1024  # minimum size in bytes of a constant that is stored narrow
