@@ -106,7 +106,7 @@ def test_stateful_means_a_change_unless_traits_are_given() -> None:
 
 def test_traits_are_keyword_arguments() -> None:
     with pytest.raises(TypeError, match="keyword arguments only"):
-        elementwise(3)  # type: ignore[call-arg]  # wrong on purpose
+        elementwise(3)  # type: ignore[arg-type, call-arg]  # wrong on purpose
     with pytest.raises(TypeError, match="colour"):
         elementwise(colour=3)  # type: ignore[call-arg]  # as above
 
