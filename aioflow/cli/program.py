@@ -82,7 +82,7 @@ def run_command(name: str, command: Callable[[], int]) -> int:
 
 def _prepare() -> None:
     """Open missing standard streams, escape characters that their encoding lacks, and let SIGINT interrupt."""
-    _open_what_was_closed()
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -90,7 +90,7 @@ def _prepare() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _open_what_was_closed() -> None:
+def _open_closed_streams() -> None:
     """Open the null device for closed standard streams; otherwise sockets would get their file descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:

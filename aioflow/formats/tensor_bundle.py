@@ -102,7 +102,7 @@ class TensorBundle:
             self._parts = {key: value for key, value in entries.items() if key.startswith(b"\0")}
             self.tensors = {k.decode(): read_entry(v) for k, v in entries.items() if k not in self._parts}
         except (DataLossError, InvalidArgumentError, ValueError) as error:
-            raise self._damaged("it cannot be read", "the index of a checkpoint", _told(error)) from error
+            raise self._damaged("it cannot be read", "the index of a checkpoint", _message_of(error)) from error
 
     def aliases(self) -> Mapping[str, str]:
         """Return the keys of tensors by the names of their variables, if an object graph was saved.
@@ -195,7 +195,7 @@ class TensorBundle:
         return DataLossError(f"file {self.path} is damaged: {what}", expected=expected, actual=actual)
 
 
-def _told(error: Exception) -> str:
+def _message_of(error: Exception) -> str:
     return error.message if isinstance(error, OpError) else str(error)
 
 

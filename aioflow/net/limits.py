@@ -120,8 +120,8 @@ class Quota:
         if after[0] > self._most[0] or after[1] > self._most[1]:
             raise ResourceExhaustedError(
                 self._what,
-                expected="at most " + _said(*self._most, self._most[1]),
-                actual=_said(*after, self._most[1]),
+                expected="at most " + _format(*self._most, self._most[1]),
+                actual=_format(*after, self._most[1]),
             )
         self.taken = after
 
@@ -143,6 +143,6 @@ class Quota:
             self.give(count, size)
 
 
-def _said(count: int, size: int, most: int) -> str:
+def _format(count: int, size: int, most: int) -> str:
     """Format a count, with the bytes only if they are limited."""
     return f"{count}, of {size} bytes" if most else str(count)

@@ -54,7 +54,7 @@ class PastSessions:
         """Return the closed sessions that the worker at an address has not been told of."""
         return list(self._numbers.get(address, ()))
 
-    def told(self, address: str, numbers: list[int]) -> None:
+    def acknowledged(self, address: str, numbers: list[int]) -> None:
         """Remove numbers that the worker at the address has acknowledged."""
         left = self._numbers.get(address, {})
         for number in numbers:
@@ -276,11 +276,11 @@ class Link:
     async def _introduced(self, worker: RemoteWorker) -> Hello:
         past = past_sessions()
         # This session may be listed as ended, if an earlier attempt to set it up failed.
-        past.told(self.address, [self._hub.options.incarnation])
+        past.acknowledged(self.address, [self._hub.options.incarnation])
         ended = past.at(self.address)
         hello = await worker.hello(ended)
         # Only after the answer: if the connection fails before, the next one lists these sessions again.
-        past.told(self.address, ended)
+        past.acknowledged(self.address, ended)
         return hello
 
     async def _reach(self, patience: float) -> Comm:
@@ -314,7 +314,7 @@ class Link:
 
     async def _is_wanted(self, request: ServiceRequest) -> Reply:
         step = parse(Wanted, request.header).step
-        return Reply(WhetherWanted(self._worker is not None and self._worker.steps.wants(step))._asdict())
+        return Reply(WhetherWanted(self._worker is not None and self._worker.steps.is_awaited(step))._asdict())
 
     def _on_abort(self, request: ServiceRequest) -> None:
         asked = parse(Abort, request.header)

@@ -119,7 +119,7 @@ class PendingSteps:
         if part.gives_back:
             step.took(partial(self.stop, step))
 
-    def not_wanted(self, step: Step) -> None:
+    def forget(self, step: Step) -> None:
         """Record that a part is no longer awaited."""
         self._wanted.pop(step.id, None)
 
@@ -154,7 +154,7 @@ class PendingSteps:
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    def wants(self, step: int) -> bool:
+    def is_awaited(self, step: int) -> bool:
         """Return True if a step is still awaited here."""
         return step in self._wanted
 
@@ -279,13 +279,13 @@ class PendingCall:
         try:
             await self._steps.stop(self.step)
         finally:
-            self._steps.not_wanted(self.step)
+            self._steps.forget(self.step)
 
     def close(self) -> None:
         """Stop expecting an answer."""
         if self._is_open:
             self._is_open = False
-            self._steps.not_wanted(self.step)
+            self._steps.forget(self.step)
             # A quiet part reports only failures: unless the step was stopped, it has ended without one.
             has_ended = self.done() or (self._quietly and not self.step.requested)
             (self._steps.forget_call if has_ended else self._steps.give_up_call)(self.step)

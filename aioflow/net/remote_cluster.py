@@ -286,10 +286,10 @@ class RemoteCluster:
         new = {Resource(*key): device for key, device in homes.items() if key not in self._resolved}
         if new:
             with _before_the_step():
-                await self._ask_keeper(new)
+                await self._ask_coordinator(new)
         return {key: self._resolved[Resource(*key)] for key in homes}
 
-    async def _ask_keeper(self, asked: Mapping[Resource, str]) -> None:
+    async def _ask_coordinator(self, asked: Mapping[Resource, str]) -> None:
         """Resolve these resources using only tasks that this client has reached, so that it notices their restarts."""
         coordinator = self._link(coordinator_of(list(self._links)))
         try:
@@ -330,7 +330,7 @@ class RemoteCluster:
         """Resolve the resources of restarted tasks again: other clients may have moved them in the meantime."""
         asked = {resource: device for resource, device in self._resolved.items() if task_of(device) in tasks}
         if asked:
-            await self._ask_keeper(asked)
+            await self._ask_coordinator(asked)
 
     async def reset(self, containers: Sequence[str] | None) -> None:
         """Drop the resources of these containers, or of all, on every connected worker. Raises UnavailableError."""

@@ -205,7 +205,7 @@ class RemoteWorker:
             await to_its_end(self.steps.stop(step))  # so that elements taken by the step are put back
             raise
         finally:
-            self.steps.not_wanted(step)
+            self.steps.forget(step)
         del step.waiting[wait]
         self.steps.has_ended(part, step)
         return await self._fetches(reply, trace)

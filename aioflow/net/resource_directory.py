@@ -221,7 +221,7 @@ class Holdings:
         self._room = _room(limits)
         self.task = task_of(next(iter(worker.devices)))
         self._claimed: dict[Name, dict[str, str]] = {}  # reservations: devices by request
-        self._keeper = 0
+        self._coordinator = 0
 
     def look_up(self, names: Sequence[Name], coordinator: int = 0) -> list[tuple[Resource, str]]:
         """Return the resources of these names that exist here, and the reservations.
@@ -232,7 +232,7 @@ class Holdings:
             names: Containers and names of the resources.
             coordinator: Incarnation of the coordinator that asks.
         """
-        self._keeper = coordinator
+        self._coordinator = coordinator
         held = [
             (Resource(*name, device), device)
             for name in names
@@ -258,7 +258,7 @@ class Holdings:
             InvalidArgumentError: a request is malformed.
             ResourceExhaustedError: there are too many reservations.
         """
-        if self._keeper not in (0, coordinator):
+        if self._coordinator not in (0, coordinator):
             raise AbortedError("another task keeps where the resources of the cluster are")
         for resource, device in homes.items():
             DeviceSpec.from_string(resource.request)

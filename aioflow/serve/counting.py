@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Final
 
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol import said_of, status_of
+from aioflow.serve.protocol import message_of, status_of
 from aioflow.serve.tally import outcome_of
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -34,7 +34,7 @@ def counted(model: ServedModel, only_failures: bool = False) -> Iterator[None]:
     except Exception as error:
         outcome = outcome_of(status_of(error))
         if outcome == "failed":
-            _LOG.warning("a request to %s failed: %s", model.name, said_of(error), exc_info=error)
+            _LOG.warning("a request to %s failed: %s", model.name, message_of(error), exc_info=error)
         raise
     finally:
         if outcome:

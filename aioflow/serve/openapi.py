@@ -224,7 +224,7 @@ def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> JsonObject:
 
 
 def _operation(line: HttpRoute, has_token: bool) -> JsonObject:
-    made: JsonObject = {"summary": line.says, "operationId": _identifier(line)}
+    made: JsonObject = {"summary": line.summary, "operationId": _identifier(line)}
     parameters = [
         {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
         for name in re.findall(r"{(\w+)}", line.path)

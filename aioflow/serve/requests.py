@@ -17,8 +17,8 @@ from aioflow.serve.protocol import (
     MalformedRequestError,
     TooLargeError,
     UnknownEncodingError,
+    message_of,
     retry_after,
-    said_of,
     status_of,
 )
 
@@ -215,5 +215,5 @@ async def answer_error(to: Send, error: BaseException, close: bool = False) -> N
         headers.append((b"www-authenticate", b"Bearer"))
     if close:
         headers.append((b"connection", b"close"))
-    body = json.dumps({"error": said_of(error)}).encode()
+    body = json.dumps({"error": message_of(error)}).encode()
     await answer(to, status, body, headers=headers)

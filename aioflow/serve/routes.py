@@ -35,7 +35,7 @@ class HttpRoute:
     Attributes:
         method, path: The requests that it matches.
         answer: The endpoint, an ASGI application.
-        says: Its description, a sentence.
+        summary: Its description, a sentence.
         gives: The media types of a successful response, each with the name of its schema; "" if it is not JSON.
         takes: The same for the request body; None if requests have no body.
         fails: The statuses of errors, besides those of the guard.
@@ -47,7 +47,7 @@ class HttpRoute:
     method: str
     path: str
     answer: AnswerFunction
-    says: str
+    summary: str
     gives: Mapping[str, str]
     takes: Mapping[str, str] | None = None
     fails: tuple[int, ...] = ()
@@ -94,10 +94,12 @@ def _of_models(endpoints: Endpoints) -> list[HttpRoute]:
     statistics = {_JSON: "Statistics"}
     found = [HttpRoute("GET", "/v2/models/stats", endpoints.statistics, "Statistics of all models", statistics)]
     for path, which in ((_MODEL, "a model"), (_VERSION, "a version")):
-        says = f"Inputs and outputs of {which}", f"Readiness of {which}", f"Statistics of {which}"
+        summaries = f"Inputs and outputs of {which}", f"Readiness of {which}", f"Statistics of {which}"
         found += [
-            HttpRoute("GET", path, endpoints.model, says[0], {_JSON: "Model"}, fails=_FINDING),
-            HttpRoute("GET", path + "/ready", endpoints.model_ready, says[1], {_JSON: "Ready"}, None, (404,), "Ready"),
+            HttpRoute("GET", path, endpoints.model, summaries[0], {_JSON: "Model"}, fails=_FINDING),
+            HttpRoute(
+                "GET", path + "/ready", endpoints.model_ready, summaries[1], {_JSON: "Ready"}, None, (404,), "Ready"
+            ),
             HttpRoute(
                 "GET",
                 path + "/config",
@@ -106,7 +108,7 @@ def _of_models(endpoints: Endpoints) -> list[HttpRoute]:
                 {_JSON: "Config"},
                 fails=_FINDING,
             ),
-            HttpRoute("GET", path + "/stats", endpoints.statistics, says[2], statistics, fails=_FINDING),
+            HttpRoute("GET", path + "/stats", endpoints.statistics, summaries[2], statistics, fails=_FINDING),
         ]
     return found
 
@@ -127,7 +129,7 @@ def _of_page(page: Page) -> list[HttpRoute]:
     graph = "/status/models/{model}/versions/{version}/graph"
     return [
         *(
-            HttpRoute("GET", file.path, file.answer, file.says, {file.kind.partition(";")[0]: ""}, is_open=True)
+            HttpRoute("GET", file.path, file.answer, file.summary, {file.kind.partition(";")[0]: ""}, is_open=True)
             for file in page.files
         ),
         HttpRoute("GET", "/status", page.status, "Data of the status page", {_JSON: "Status"}),

@@ -319,7 +319,7 @@ class Session(Blocking, Batching, Reporting):
             prepared = self._cache.steps.get((fetch_key(fetches), *feeds))
             if prepared is None or prepared.mutations != self.graph.mutations:
                 # The cache is keyed by plain tensors, so a step that is fed a sparse tensor is looked up in here.
-                feeds = _kept(feeds)
+                feeds = _copied_feeds(feeds)
                 prepared = await self._prepare(fetches, feeds)
             if not self._special:  # connecting in `_prepare` may have applied a server's settings
                 try:
@@ -357,7 +357,7 @@ class Session(Blocking, Batching, Reporting):
     ) -> tuple[Value, Step | None]:
         """Run with a timeout, tracing or checks enabled. Return the fetched values, and the step, which has ended."""
         _check_options(options, run_metadata)
-        feeds = _kept(feeds)
+        feeds = _copied_feeds(feeds)
         own = timeout if timeout is not None else options.timeout
         if own is None:
             self._check_open()
@@ -374,14 +374,14 @@ class Session(Blocking, Batching, Reporting):
 
     def plan(self, fetches: object, feeds: Sequence[object] = ()) -> Plan:
         """Return the plan of a run: optimized nodes, devices, transfers. `feeds` are keys of a feed dictionary."""
-        return self._planner.plan(_asked(self.graph, fetches, feeds))
+        return self._planner.plan(_step_request(self.graph, fetches, feeds))
 
     def delegation(self, fetches: object, feeds: Sequence[object] = ()) -> Delegation:
         """Return the nodes of a run that the engine of `SessionConfig.delegate` computes, and why the others stay.
 
         `feeds` are keys of a feed dictionary. Raises as `plan`.
         """
-        return self._planner.delegation(_asked(self.graph, fetches, feeds))
+        return self._planner.delegation(_step_request(self.graph, fetches, feeds))
 
     async def stuck_report(self) -> list[StuckStep]:
         """Return the running steps, longest first, with the async nodes that each waits for, and the reason.
@@ -474,7 +474,7 @@ class Session(Blocking, Batching, Reporting):
         """
         self._check_open()
         await self._connect()
-        request = _asked(self.graph, fetches, [part for key in feeds or () for part in feed_parts(key)])
+        request = _step_request(self.graph, fetches, [part for key in feeds or () for part in feed_parts(key)])
         return await self._partial_runs.begin(request, self.graph.mutations, self._running.probe(None))
 
     @session_signatures.partial_run
@@ -541,13 +541,13 @@ def _mapping(feeds: object) -> Feeds:
     return feeds
 
 
-def _kept(feeds: Feeds) -> Feeds:
+def _copied_feeds(feeds: Feeds) -> Feeds:
     """Return the feeds by plain tensors, small ones copied: the caller may change them while a step is prepared."""
     flat = flat_feeds(feeds)
     return dict(zip(flat, small_copies(flat.values()), strict=True))
 
 
-def _asked(graph: Graph, fetches: object, feeds: Sequence[object]) -> StepRequest:
+def _step_request(graph: Graph, fetches: object, feeds: Sequence[object]) -> StepRequest:
     wanted, fed = FetchMapper(graph, fetches), fed_tensors(graph, feeds)
     return StepRequest(tuple(fed), tuple(wanted.tensors), tuple(wanted.targets))
 

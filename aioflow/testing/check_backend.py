@@ -280,7 +280,7 @@ def _bound(
 # ── the device ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def says_what_it_is(backend: Backend, device: BackendDevice) -> None:
+async def describes_itself(backend: Backend, device: BackendDevice) -> None:
     """Check that names, the device count and memory figures are consistent."""
     _expect("the backend has a name and a device type", bool(backend.name and backend.device_type), True)
     count = backend.count()
@@ -302,7 +302,7 @@ async def closes_twice(backend: Backend, device: BackendDevice) -> None:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    says_what_it_is,
+    describes_itself,
     round_trip,
     snapshots,
     seen_by_the_host,

@@ -320,7 +320,7 @@ def _agrees(code: _Code) -> bool:
                 alone(np.matmul, a[part], b, wanted[part])
             else:
                 alone(np.matmul, a, b[:, part], wanted[:, part])
-        if not _gives(code, product_parts(gemm, a, b, found, bounds, by_rows), a, b, found, wanted):
+        if not _matches(code, product_parts(gemm, a, b, found, bounds, by_rows), a, b, found, wanted):
             return False
         # Only a matrix `b` with contiguous rows can be cut into pieces.
         if orders[1] != "C":
@@ -328,12 +328,12 @@ def _agrees(code: _Code) -> bool:
         half = inner // 2
         alone(np.matmul, a[:, :half], b[:half], wanted)
         wanted += alone(np.matmul, a[:, half:], b[half:])
-        if not _gives(code, inner_parts(gemm, a, b, found[None], (0, inner), 2), a, b, found, wanted):
+        if not _matches(code, inner_parts(gemm, a, b, found[None], (0, inner), 2), a, b, found, wanted):
             return False
     return True
 
 
-def _gives(code: _Code, parts: ProductParts | None, a: Array, b: Array, found: Array, wanted: Array) -> bool:
+def _matches(code: _Code, parts: ProductParts | None, a: Array, b: Array, found: Array, wanted: Array) -> bool:
     """Return True if computing the parts of a product results in `wanted`."""
     if parts is None:
         return False

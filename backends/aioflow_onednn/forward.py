@@ -34,7 +34,7 @@ _FLOAT: Final = np.dtype(np.float32)
 Kernel: TypeAlias = Array | PackedFilter
 
 
-class Who(enum.Enum):
+class Method(enum.Enum):
     """The way in which a convolution is computed."""
 
     ALONE = "this thread, in one go"
@@ -42,7 +42,7 @@ class Who(enum.Enum):
     BLOCKS = "our own threads, each some of the blocks"
 
 
-def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Who:
+def choose_method(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Method:
     """Choose the way in which a convolution is computed.
 
     Args:
@@ -53,8 +53,8 @@ def who(g: Windows, filters: Filters, prepared: Callable[[int], Prepared]) -> Wh
     # The number of multiplications.
     work = g.rows * filters.size(g)
     if g.n < SAMPLES and work >= _FOR_A_TEAM and library().has_team and not prepared(1).primitive.is_by_products:
-        return Who.TEAM
-    return Who.BLOCKS if work >= 2 * conv_blocks.LEAST else Who.ALONE
+        return Method.TEAM
+    return Method.BLOCKS if work >= 2 * conv_blocks.LEAST else Method.ALONE
 
 
 class Activated:
@@ -128,8 +128,8 @@ class Forward:
         if activation is not None and activation.adds and not adds_as_well(g, filters, has_bias, activation):
             activated = activation = None
         self.finish, self.activated = finish, activated
-        self._plain = _way(g, filters, has_bias, None)
-        self._active = self._plain if activation is None else _way(g, filters, has_bias, activation)
+        self._plain = _computation(g, filters, has_bias, None)
+        self._active = self._plain if activation is None else _computation(g, filters, has_bias, activation)
 
     def __call__(self, x: Array, kernel: Kernel, bias: Placed | None = None, *others: Array) -> Array:
         """Return the convolution of an image.
@@ -172,22 +172,22 @@ class _Job(NamedTuple):
         return found
 
 
-class _Way(Protocol):
+class _Computation(Protocol):
     """A way in which a convolution is computed."""
 
     def __call__(self, job: _Job, finish: Finish | None) -> None:
         """Compute the result and apply the epilogue."""
 
 
-def _way(g: Windows, filters: Filters, has_bias: bool, activation: PostOps | None) -> _Way:
+def _computation(g: Windows, filters: Filters, has_bias: bool, activation: PostOps | None) -> _Computation:
     def prepared(threads: int) -> Prepared:
         return convolutions.forward(g, filters, has_bias, activation, threads)
 
     adds = activation is not None and activation.adds
-    match who(g, filters, prepared):
-        case Who.TEAM:
+    match choose_method(g, filters, prepared):
+        case Method.TEAM:
             return _ByTeam(prepared, adds)
-        case Who.BLOCKS:
+        case Method.BLOCKS:
             return _InBlocks(g, filters, has_bias, activation)
     return _Alone(prepared(1), adds)
 

@@ -14,7 +14,7 @@ from aioflow_onednn import convolutions, pooling
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.convolutions import Prepared
 from aioflow_onednn.filters import PackedFilter, packing
-from aioflow_onednn.forward import SAMPLES, Forward, Who, who
+from aioflow_onednn.forward import SAMPLES, Forward, Method, choose_method
 from aioflow_onednn.library import BoundCall, PostOps
 from aioflow_onednn.magnitudes import FAR
 from aioflow_onednn.plans import CallStep, Compute, Drawing, PlanOperand
@@ -74,9 +74,9 @@ class _Convolution:
         """Add the steps, as `PlanPart.draw`."""
         forward, others, out = self._forward, self._others, self._out
         g, filters, _ = forward.of
-        by = who(g, filters, self._prepared(None))
-        if by is Who.BLOCKS or not drawing.are_floats(self._image, *others, out):
-            drawing.is_refused |= by is Who.BLOCKS and g.n >= SAMPLES  # takes so long that a plan gains nothing
+        by = choose_method(g, filters, self._prepared(None))
+        if by is Method.BLOCKS or not drawing.are_floats(self._image, *others, out):
+            drawing.is_refused |= by is Method.BLOCKS and g.n >= SAMPLES  # takes so long that a plan gains nothing
             return False
         activated = forward.activated
         # This may add checks of the inputs to the plan, so it comes before the step that computes.
@@ -84,7 +84,7 @@ class _Convolution:
             activated = None
         activation = None if activated is None else activated.activation
         adds = activation is not None and activation.adds
-        drawing.add(self._compute(activation, adds, by is Who.TEAM))
+        drawing.add(self._compute(activation, adds, by is Method.TEAM))
         bound = self._known_limit(drawing)
         finish = forward.finish
         if activation is None and finish is not None:

@@ -12,7 +12,7 @@ import pytest
 from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.serve import Limits
-from aioflow.serve.grpc.coding import decode_asked, field_head, fields_of, read_asked
+from aioflow.serve.grpc.coding import decode_split, field_head, fields_of, split_request
 from aioflow.serve.grpc.messages import MESSAGES, message, pool
 from aioflow.serve.grpc.methods import encode_answer
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, TooLargeError, code_of, status_of
@@ -35,7 +35,7 @@ FIELDS = {
 
 def decoded(request: Any, **limits: int) -> InferRequest:
     data = request if isinstance(request, bytes) else request.SerializeToString()
-    return decode_asked(read_asked(data, Limits(**limits)), Limits(**limits))
+    return decode_split(split_request(data, Limits(**limits)), Limits(**limits))
 
 
 def asked(*inputs: dict[str, Any], **more: Any) -> Any:
@@ -166,17 +166,17 @@ def test_excess_is_rejected_before_parsing() -> None:
     many = b"\x2a\x00" * 300  # inputs of two bytes, each of which becomes an object of protobuf
     for number in (5, 6, 7):
         with pytest.raises(TooLargeError, match="too many"):
-            read_asked(field_head(number, 0) * 257, Limits())
+            split_request(field_head(number, 0) * 257, Limits())
     with pytest.raises(TooLargeError, match="raw_input_contents"):
-        read_asked(field_head(3, 1000) + b"x" * 1000, Limits(json_bytes=999))
-    assert len(read_asked(many, Limits(tensors=300)).head.inputs) == 300
+        split_request(field_head(3, 1000) + b"x" * 1000, Limits(json_bytes=999))
+    assert len(split_request(many, Limits(tensors=300)).head.inputs) == 300
 
 
 def test_scan_of_many_small_fields_stops_early() -> None:
     """A field may have two bytes: to scan a message of the largest size would hold the GIL for half a minute."""
     many = _Counted(asked().SerializeToString() + b"\x78\x00" * 100_000)
     with pytest.raises(TooLargeError, match="too many fields"):
-        read_asked(many, Limits())
+        split_request(many, Limits())
     assert many.looked < 10_000
 
 
@@ -193,7 +193,7 @@ class _Counted(bytes):
 def test_bytes_that_are_not_a_message_are_rejected() -> None:
     for data in (b"\x0a", b"\x0a\x05ab", b"\x80" * 11, b"\x00\x00", b"\x0b", b"\x0d\x00", b"\x09\x00\x00", b"\x38\x01"):
         with pytest.raises(MalformedRequestError):
-            read_asked(data, Limits())
+            split_request(data, Limits())
     random_bytes = random.Random(5)
     x = asked({"name": "x", "datatype": "FP32", "shape": [1, 2]}, raw_input_contents=[bytes(8)], id="1")
     whole = x.SerializeToString()

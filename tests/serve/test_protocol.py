@@ -23,8 +23,8 @@ from aioflow.serve.protocol import (
     decode_request,
     encode_response,
     json_text,
+    message_of,
     retry_after,
-    said_of,
     status_of,
 )
 from aioflow.serve.protocol.schemas import FORMS, Form
@@ -232,7 +232,7 @@ def test_malformed_requests_are_400(data: bytes) -> None:
     with pytest.raises(MalformedRequestError) as raised:
         decode_request(data)
     assert status_of(raised.value) == 400
-    assert len(said_of(raised.value)) < 1000
+    assert len(message_of(raised.value)) < 1000
 
 
 @pytest.mark.parametrize("more", [b"", b" " * 70_000])
@@ -348,7 +348,7 @@ def test_random_mutations_are_decoded_or_rejected(data: st.DataObject) -> None:
         encode_response(InferResponse("m", "1", found.inputs, found.id), list(found.inputs))
     else:
         assert status_of(found) in (400, 413)
-        assert json.dumps(said_of(found))
+        assert json.dumps(message_of(found))
 
 
 def decoded(data: bytes, length: int | None) -> InferRequest | errors.OpError:
@@ -429,7 +429,7 @@ def test_each_error_has_its_status() -> None:
 
 
 def test_error_details_do_not_reveal_paths() -> None:
-    assert said_of(RuntimeError("/etc/secret")) == "internal error"
+    assert message_of(RuntimeError("/etc/secret")) == "internal error"
     source = errors.SourceLine("/home/me/model.py", 3, "f")
     error = errors.InvalidArgumentError("wrong rows", expected=2, actual=3).at("node", "MatMul", source)
-    assert said_of(error) == "wrong rows; expected: 2; actual: 3; node: 'node'"
+    assert message_of(error) == "wrong rows; expected: 2; actual: 3; node: 'node'"

@@ -64,7 +64,9 @@ class AioflowRep(BackendRep):
             )
         feeds = {known[name]: _listed(value, self._types[name]) for name, value in given.items()}
         values = self._session.run_sync(dict(self.model.outputs), feeds, **kwargs)
-        found: tuple[Any, ...] = self._outputs(*(_told(value, self._types[name]) for name, value in values.items()))
+        found: tuple[Any, ...] = self._outputs(
+            *(_in_onnx_form(value, self._types[name]) for name, value in values.items())
+        )
         return found
 
     def close(self) -> None:
@@ -143,15 +145,15 @@ def _listed(value: Value, proto: TypeProto) -> Value:
     return value
 
 
-def _told(value: Any, proto: TypeProto) -> Any:
+def _in_onnx_form(value: Any, proto: TypeProto) -> Any:
     """Return a fetched value in ONNX's form: text as `str`, an optional value as its element or None."""
     if proto.WhichOneof("value") == "optional_type":
-        return _told(value[0], proto.optional_type.elem_type) if value else None
+        return _in_onnx_form(value[0], proto.optional_type.elem_type) if value else None
     # A sequence of maps is a list of dictionaries already.
     if proto.WhichOneof("value") == "sequence_type" and proto.sequence_type.elem_type.HasField("map_type"):
         return value
     if proto.WhichOneof("value") == "sequence_type":
-        return [_told(item, proto.sequence_type.elem_type) for item in value]
+        return [_in_onnx_form(item, proto.sequence_type.elem_type) for item in value]
     array = np.asarray(value)
     if array.dtype.kind not in "OS":
         return array

@@ -156,10 +156,10 @@ def load_graph(
         _named(graph, inputs) if inputs is not None else _placeholders(graph),
         _named(graph, outputs) if outputs is not None else _unread(graph),
     )
-    return Model(graph, {DEFAULT_SIGNATURE: ends}, source=f"{_what(source)} of TensorFlow")
+    return Model(graph, {DEFAULT_SIGNATURE: ends}, source=f"{_source_name(source)} of TensorFlow")
 
 
-def _what(source: GraphSource) -> str:
+def _source_name(source: GraphSource) -> str:
     return os.fspath(source) if isinstance(source, str | os.PathLike) else "a graph"
 
 

@@ -388,7 +388,7 @@ def _taken(
 ) -> Columns | Awaitable[Columns]:
     """Return the outputs of a read, or a coroutine that returns them if the read has to wait."""
 
-    def told(records: list[KeyedRecord]) -> Columns:
+    def finished(records: list[KeyedRecord]) -> Columns:
         if gives_back:
             step.took(reader.returning(records))
         else:
@@ -396,10 +396,10 @@ def _taken(
         return finish(records)
 
     async def wait() -> Columns:
-        return told(await reader.take(queue, count))
+        return finished(await reader.take(queue, count))
 
     ready = reader.try_take(count)
-    return wait() if ready is None else told(ready)
+    return wait() if ready is None else finished(ready)
 
 
 def _one(records: list[KeyedRecord]) -> Columns:

@@ -153,7 +153,7 @@ class Sharing:
         encoded = None
         if self._exporter is not None and large(message):
             picked = self._exporter.picked(message)
-            if sum(array.nbytes for _, array in picked.values() if not _lies(array)) > CHUNK_BYTES:
+            if sum(array.nbytes for _, array in picked.values() if not _is_in_segment(array)) > CHUNK_BYTES:
                 return None
             arrays = {index: (dtype, _copied_now(array)) for index, (dtype, array) in picked.items()}
             lying = {index: (dtype, array) for index, (dtype, array) in arrays.items() if array is not None}
@@ -218,7 +218,7 @@ def _new(array: Array, reserve: bool) -> Array | None:
     return SHARED.empty(array.shape, array.dtype.newbyteorder("="), reserve=reserve)
 
 
-def _lies(array: Array) -> bool:
+def _is_in_segment(array: Array) -> bool:
     """Return True if the array lies in a segment, in the layout that the other end expects."""
     loan = loan_of(array)
     native = bool(array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned)
@@ -226,7 +226,7 @@ def _lies(array: Array) -> bool:
 
 
 def _copied_now(array: Array) -> Array | None:
-    if _lies(array):
+    if _is_in_segment(array):
         return array
     copy = _new(array, reserve=True)
     if copy is not None:
@@ -236,7 +236,7 @@ def _copied_now(array: Array) -> Array | None:
 
 async def _copied(array: Array) -> Array | None:
     """Return the array in a segment, copied there in pieces if necessary; None if there is no memory."""
-    if _lies(array) or not (array.flags.c_contiguous and array.dtype.isnative):
+    if _is_in_segment(array) or not (array.flags.c_contiguous and array.dtype.isnative):
         return _copied_now(array)
     copy = _new(array, reserve=False)
     loan = None if copy is None else loan_of(copy)

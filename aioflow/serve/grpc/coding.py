@@ -183,7 +183,7 @@ _OTHERS: Final = 1024  # limit for all other fields: the name, the parameters, a
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UndecodedRequest:
     """A request of which only the target model is known.
 
     Attributes:
@@ -207,7 +207,7 @@ class Asked:
         return str(self.head.model_version) or None
 
 
-def read_asked(data: bytes, limits: Limits) -> Asked:
+def split_request(data: bytes, limits: Limits) -> UndecodedRequest:
     """Parse a message as a request, without its arrays.
 
     Raises:
@@ -236,7 +236,7 @@ def read_asked(data: bytes, limits: Limits) -> Asked:
             since = field.end
     pieces.append(view[since:])
     check_rest(sum(map(len, pieces)), limits)
-    return Asked(data, parsed("ModelInferRequest", b"".join(pieces)), tuple(raw))
+    return UndecodedRequest(data, parsed("ModelInferRequest", b"".join(pieces)), tuple(raw))
 
 
 def check_rest(size: int, limits: Limits) -> None:
@@ -249,7 +249,7 @@ def check_rest(size: int, limits: Limits) -> None:
         )
 
 
-def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
+def decode_split(asked: UndecodedRequest, limits: Limits) -> InferRequest:
     """Decode the request. Outputs are sent as bytes (`binary`) if the inputs were, or if there are no inputs.
 
     Raises:
@@ -270,7 +270,7 @@ def decode_asked(asked: Asked, limits: Limits) -> InferRequest:
     return InferRequest(inputs, wanted, asked.head.id, binary, timeout, priority, parameters)
 
 
-def _inputs(asked: Asked, limits: Limits) -> dict[str, Array]:
+def _inputs(asked: UndecodedRequest, limits: Limits) -> dict[str, Array]:
     entries, raw = asked.head.inputs, asked.raw
     if raw and len(raw) != len(entries):
         raise MalformedRequestError(

@@ -14,12 +14,20 @@ from aioflow.memory.values import Buffer
 from aioflow.protos.messages import Message
 from aioflow.release import RELEASE
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.coding import FIELDS, Asked, check_rest, decode_asked, field_head, read_asked, to_contents
+from aioflow.serve.grpc.coding import (
+    FIELDS,
+    UndecodedRequest,
+    check_rest,
+    decode_split,
+    field_head,
+    split_request,
+    to_contents,
+)
 from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, message, parsed, pool
 from aioflow.serve.memory_limits import HeldBytes, RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, said_of
+from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, message_of
 from aioflow.serve.protocol.binary_data import to_bytes
 from aioflow.serve.repository import Repository
 
@@ -134,7 +142,7 @@ def reflected(request: Message, services: Iterable[str]) -> Fields:
     try:
         answer = _answer(request, services)
     except OpError as error:
-        answer = {"error_response": {"error_code": code_of(error), "error_message": said_of(error)}}
+        answer = {"error_response": {"error_code": code_of(error), "error_message": message_of(error)}}
     return {"valid_host": request.host, "original_request": request, **answer}
 
 
@@ -238,13 +246,13 @@ class Methods:
 
         async def method(exchange: MethodCall) -> None:
             with self._admission.holding() as held:
-                request = await self._asked(exchange, held, f"{name}Request", package)
+                request = await self._read_request(exchange, held, f"{name}Request", package)
             response: Message = message(f"{name}Response", package)(**await answer(request))
             await exchange.write(response.SerializeToString())
 
         return method
 
-    async def _asked(self, exchange: MethodCall, held: HeldBytes, name: str, package: str) -> Message:
+    async def _read_request(self, exchange: MethodCall, held: HeldBytes, name: str, package: str) -> Message:
         """Read the small message `name`."""
         data = await exchange.read()
         held.take(len(data))
@@ -262,14 +270,14 @@ class Methods:
         with self._admission.holding() as held:
             data = await exchange.read()
             held.take(len(data))
-            asked = await _beside(len(data), read_asked, data, self._limits)
+            asked = await _beside(len(data), split_request, data, self._limits)
             with self._repository.used(asked.model_name, asked.model_version) as model, counted(model):
                 answer = await self._answered(model, asked, exchange)
             held.add(len(answer))
             await exchange.write(answer)
 
-    async def _answered(self, model: ServedModel, asked: Asked, exchange: MethodCall) -> bytes:
-        request = await _beside(len(asked.data), decode_asked, asked, self._limits)
+    async def _answered(self, model: ServedModel, asked: UndecodedRequest, exchange: MethodCall) -> bytes:
+        request = await _beside(len(asked.data), decode_split, asked, self._limits)
         response = await model.infer(request.within(exchange.remaining()))
         size = sum(array.nbytes for array in response.outputs.values())
         return await _beside(size, encode_answer, response, request.binary)
@@ -304,7 +312,7 @@ class Methods:
         with self._watchers.one():
             with suppress(CancelledError):
                 with self._admission.holding() as held:
-                    asked = self._asked(exchange, held, "HealthCheckRequest", HEALTH_PACKAGE)
+                    asked = self._read_request(exchange, held, "HealthCheckRequest", HEALTH_PACKAGE)
                     # Only waits are ended by the service; writes run to their end (see `OpenStreams.wait`).
                     request = await self._watchers.wait(asked)
                 while True:
@@ -365,7 +373,7 @@ class Methods:
 
         async def reflect(exchange: MethodCall) -> None:
             with self._admission.holding() as held:
-                asked = self._asked(exchange, held, "ServerReflectionRequest", package)
+                asked = self._read_request(exchange, held, "ServerReflectionRequest", package)
                 request = await self._reflections.wait(asked)
                 response: Message = message("ServerReflectionResponse", package)(**reflected(request, self.services))
                 answer = response.SerializeToString()

@@ -23,7 +23,7 @@ from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.guard import Bearer
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.options import ServerOptions
-from aioflow.serve.protocol import Limits, code_of, retry_after, said_of
+from aioflow.serve.protocol import Limits, code_of, message_of, retry_after
 from aioflow.serve.repository import Repository
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -169,7 +169,7 @@ async def _end(context: grpc.aio.ServicerContext, error: Exception) -> None:
     trailing = () if after is None else (("retry-after", str(after)),)
     context.set_trailing_metadata(trailing)
     context.set_code(_STATUS[code_of(error)])
-    context.set_details(said_of(error)[:_SAID])
+    context.set_details(message_of(error)[:_SAID])
 
 
 class _Exchange:

@@ -323,7 +323,7 @@ class File:
     body: bytes
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """The description of the file in the OpenAPI document."""
         return "The status page" if self.kind == _HTML else f"A file of it: {self.name}"
 

@@ -11,8 +11,8 @@ from aioflow.serve.protocol.errors import (
     TooLargeError,
     UnknownEncodingError,
     code_of,
+    message_of,
     retry_after,
-    said_of,
     status_of,
 )
 from aioflow.serve.protocol.limits import Limits
@@ -33,8 +33,8 @@ __all__ = [
     "datatype_of",
     "decode_request",
     "encode_response",
+    "message_of",
     "retry_after",
-    "said_of",
     "spelled",
     "status_of",
 ]

@@ -90,7 +90,7 @@ def retry_after(error: BaseException) -> int | None:
     return _SOON if status_of(error) == 503 else None
 
 
-def said_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message for the client: the fault in its request, without details of the server such as file paths."""
     if isinstance(error, asyncio.CancelledError):
         return "the request was given up"

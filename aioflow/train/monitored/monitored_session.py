@@ -196,7 +196,7 @@ class _Monitored:
                     expected="inside its `async with` block",
                     actual="closed" if self._closed else "not entered",
                 )
-            life = self._life or self._begin_life(self._task_group)
+            life = self._life or self._begin_instance(self._task_group)
             # `wait` rather than `await life.opened`: cancelling this caller must not cancel the future of all callers.
             await asyncio.wait([life.opened])
             if life.opened.cancelled():
@@ -210,7 +210,7 @@ class _Monitored:
             if not self._recovers_from(error):
                 raise error
 
-    def _begin_life(self, group: asyncio.TaskGroup) -> SessionInstance:
+    def _begin_instance(self, group: asyncio.TaskGroup) -> SessionInstance:
         delay = 0.0
         if self._lost is not None and self._patience is not None:
             # Consumed, so that one failure is counted once, whichever caller starts the next instance.

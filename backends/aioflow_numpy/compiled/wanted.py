@@ -84,10 +84,10 @@ class CodeRequest:
                 BACKGROUND.begin(prepare)
         elif amount * _EARLIER >= worth and self._looked_in != generation():
             self._looked_in = generation()
-            BACKGROUND.begin(partial(_take_what_is_kept, prepare, text))
+            BACKGROUND.begin(partial(_prepare_if_kept, prepare, text))
 
 
-def _take_what_is_kept(prepare: Callable[[], None], text: Callable[[], str | None]) -> None:
+def _prepare_if_kept(prepare: Callable[[], None], text: Callable[[], str | None]) -> None:
     program = text()
     if program is not None and programs().has(program):
         prepare()

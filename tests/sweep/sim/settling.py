@@ -40,7 +40,7 @@ class Settling:
     async def run(self) -> None:
         names = [f"client{number}" for number in range(_WORKERS)]
         await self.stage.set_up(names)
-        self.spoil_keeper()
+        self.crash_coordinator()
         async with asyncio.TaskGroup() as watch_group:
             watching = watch_group.create_task(self.watch())
             await self.stage.perform({name: self.program(number) for number, name in enumerate(names)})
@@ -48,7 +48,7 @@ class Settling:
         self.look()
         await self.stage.end()
 
-    def spoil_keeper(self) -> None:
+    def crash_coordinator(self) -> None:
         chance = self.net.random("coordinator")
         for _ in range(chance.randint(0, 3)):
             fault = Fault(
