@@ -27,7 +27,7 @@ from aioflow.sync.batches import BatchPolicy, Piece
 from aioflow.sync.unbatch import CollectCore, Collecting, Share, ShareCore
 from aioflow.sync.waiting import Waiting, wake_all
 
-# ── the queue of rows: a named resource of a device, with a line for each event loop ──────────────────────────────────
+# ── the queue of rows: a named resource of a device, with a queue for each event loop ─────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
