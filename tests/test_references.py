@@ -24,6 +24,8 @@ VARIABLES: Final = ("memory", "session", "variable")  # that have a package's na
 _QUOTED: Final = re.compile(r"`([^`\n]+)`")
 _IN_COMMENT: Final = re.compile(r"#.*`")
 _FILE: Final = re.compile(r"[\w./]+\.py")
+_IMPORT: Final = re.compile(r"^\s*from (aioflow\w*(?:\.\w+)*) import \(?([\w, ]+)", re.MULTILINE)
+MADE_UP: Final = ("tests/test_architecture.py", "tests/test_references.py")  # their programs are only parsed
 _DOTTED: Final = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*\.(?!(?:json|safetensors|pb|pbtxt|aiograph)\b)\w+")
 
 
@@ -170,6 +172,27 @@ def test_names_in_docstrings_and_comments_exist(folder: str) -> None:
         for path in sorted((ROOT / folder).rglob("*.py"))
         for found in in_source(path)
         if not exists(found.text, package_of(path)) and found.text.partition(".")[0] not in parameters_of(path)
+    ]
+    assert wrong == []
+
+
+def imported_by_texts(path: Path) -> Iterator[Reference]:
+    """Yield what programs import that stand in the strings of a file."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for found in _IMPORT.finditer(node.value):
+                for name in re.sub(r"\bas \w+", "", found[2]).replace(",", " ").split():
+                    yield Reference(f"{path.relative_to(ROOT)}:{node.lineno}", f"{found[1]}.{name}")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_names_that_programs_in_strings_import_exist(folder: str) -> None:
+    wrong = [
+        f"{found.where}: {found.text}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if path.relative_to(ROOT).as_posix() not in MADE_UP
+        for found in imported_by_texts(path)
+        if not exists(found.text, "")
     ]
     assert wrong == []
 

@@ -29,14 +29,14 @@ SECONDS: Final = 30.0
 CHILD: Final = """
 import asyncio, sys
 import numpy as np
-from aioflow.net.framing import Kind, Message
+from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.transports import listen
 async def serve(comm):
     held = []
     while (message := await comm.receive()) is not None:
         if message.request == 1:
             held.append(message)
-        await comm.send(Message(Kind.PUSH, message.request, {}, [tensor + 1 for tensor in message.tensors]))
+        await comm.send(WireMessage(FrameKind.PUSH, message.request, {}, [tensor + 1 for tensor in message.tensors]))
 async def main():
     async with listen("tcp://127.0.0.1:0", serve) as listener:
         print(listener.address, flush=True)

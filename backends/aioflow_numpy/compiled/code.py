@@ -138,7 +138,7 @@ def _path() -> str:
 
 
 _DIGEST: Final = hashlib.sha256().digest_size
-_MOST_BYTES: Final = 512  # programs, of some 16 KB each
+_MOST_FILES: Final = 512  # programs, of some 16 KB each
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -208,7 +208,7 @@ class ProgramStore:
 
     def _prune(self) -> None:
         known = [(path.stat().st_mtime, path) for path in self.folder.glob("*.so")]
-        for _, path in sorted(known)[:-_MOST_BYTES]:
+        for _, path in sorted(known)[:-_MOST_FILES]:
             path.unlink(missing_ok=True)
 
 

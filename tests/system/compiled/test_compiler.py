@@ -208,7 +208,7 @@ def test_forked_child_compiles_on_its_own(tmp_path: Path, moment: str) -> None:
 import os, sys, tempfile, threading, time
 from pathlib import Path
 from tests.system.compiled.chains import gate, gate_inputs
-from aioflow_numpy import compiled_blocks
+from aioflow_numpy.compiled import blocks as compiled_blocks
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.compiled.code import Compiler
 

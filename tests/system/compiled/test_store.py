@@ -112,7 +112,7 @@ def test_user_without_a_home_stores_nothing(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_least_recently_used_files_are_removed_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST", 3)
+    monkeypatch.setattr(module, "_MOST_FILES", 3)
     store = ProgramStore(folder)
     for i in range(3):
         path = store.keep(f"key{i}", b"machine code")
@@ -155,11 +155,10 @@ def test_processes_may_compile_the_same_program_at_once(tmp_path: Path) -> None:
     program = f"""
 from ctypes import addressof, c_int
 from pathlib import Path
-from aioflow_numpy.compiled.code import Programs
-from aioflow_numpy.compiled.code import Store
+from aioflow_numpy.compiled.code import Programs, ProgramStore
 
 for i in range(3):
-    (function,) = Programs(Store(Path({str(tmp_path / "kept")!r}))).functions({TEXT!r} + f"// {{i}}", [1])
+    (function,) = Programs(ProgramStore(Path({str(tmp_path / "kept")!r}))).functions({TEXT!r} + f"// {{i}}", [1])
     out = c_int()
     function(2, 3, addressof(out))
     assert out.value == 5
