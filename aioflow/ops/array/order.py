@@ -351,7 +351,7 @@ def _partition_shape(ctx: ShapeContext) -> list[Dims]:
             expected=f"a prefix of {format_dims(data)}",
             actual=format_dims(places),
         )
-    # How many slices a part gets depends on the numbers in `partitions`.
+    # The number of slices of a part depends on the values of `partitions`.
     return [(None, *data[len(places) :])] * count
 
 

@@ -87,7 +87,7 @@ class _Copy:
     ) -> None:
         self._graph = graph
         self._function = function
-        # Whether the inputs are known at least as well as those that the body was made for.
+        # True if the inputs are known at least as well as those that the body was made for.
         self._fits = all(_both(a.dims, t.dims) == t.dims for a, t in zip(function.inputs, inputs, strict=True))
         self._tensors = dict(zip(function.inputs, inputs, strict=True))
         self._operations = {t.op: self._tensors[t].op for t in self._tensors}

@@ -20,7 +20,7 @@ def _selected(ctx: ShapeContext) -> Dims:
         )
     for name in ("max_output_size", "iou_threshold", "score_threshold"):
         ctx.require_rank(name, 0)
-    # How many boxes are left depends on their overlap.
+    # The number of remaining boxes depends on their overlap.
     return (None,)
 
 

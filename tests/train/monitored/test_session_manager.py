@@ -145,7 +145,7 @@ async def test_wait_for_session_waits_for_the_server(monkeypatch: pytest.MonkeyP
         async def run(self, fetches: Any, feed_dict: Any = None, **kwargs: Any) -> Any:
             times.append(clock())
             if clock() < 100:
-                raise UnavailableError("nobody listens")
+                raise UnavailableError("no server listens")
 
     sessions = manager(recovery_wait_secs=8)
     monkeypatch.setattr(sessions, "_session", lambda master, config: Server())
@@ -155,12 +155,12 @@ async def test_wait_for_session_waits_for_the_server(monkeypatch: pytest.MonkeyP
     assert max(pauses) == pytest.approx(8)
     assert 100 <= clock() <= 108
     monkeypatch.setattr(Server, "run", _nobody)
-    with pytest.raises(DeadlineExceededError, match="nobody listens"):
+    with pytest.raises(DeadlineExceededError, match="no server listens"):
         await sessions.wait_for_session("aioflow://ps:1", max_wait_secs=50)
 
 
 async def _nobody(*args: Any, **kwargs: Any) -> None:
-    raise UnavailableError("nobody listens")
+    raise UnavailableError("no server listens")
 
 
 async def test_prepare_session_waits_for_a_checkpoint(tmp_path: Path) -> None:
