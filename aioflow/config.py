@@ -128,7 +128,7 @@ def _counts(value: Any, what: str) -> None:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise wrong_kind(value, what, "a dict such as {'CPU': 2}")
     for name, count in value.items():
-        check_whole(count, f"{what}[{name!r}]", 0)
+        check_whole(count, f"{what}[{name!r}]", 1 if name == "CPU" else 0)  # values in host memory need a CPU
 
 
 def _text(value: Any, what: str) -> None:

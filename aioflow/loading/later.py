@@ -13,9 +13,11 @@ from typing import Any, Final, NoReturn
 
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import UnimplementedError
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.release import install_command
 
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
+_OWN: Final = __name__.partition(".")[0]
 
 
 class Later:
@@ -25,7 +27,7 @@ class Later:
         package: Name of the package.
         homes: For each name, its module; "module:own" if the module calls it `own`. If the name is that of a module in
             the package, the module itself.
-        extra: The package that the names need, which is also the name of aioflow's extra that installs it.
+        extra: aioflow's extra that installs the packages which the names need.
     """
 
     def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
@@ -39,15 +41,15 @@ class Later:
             self._refuse(name)
         where, _, own = home.partition(":")
         try:
-            # In a child forked during the import, the module's lock would stay locked.
-            with not_forked():
+            # In a child forked during the import, the module's lock would stay locked. The objects of modules stay.
+            with not_forked(), full_collections_postponed():
                 module = import_module(where)
         except ModuleNotFoundError as error:
-            # The user can install only the extra. Any other missing module is an error in the installation or in
-            # aioflow.
-            if self._extra is None or (error.name or "").partition(".")[0] != self._extra:
+            # The user can install only the extra. A missing module of aioflow is an error in aioflow.
+            missing = (error.name or _OWN).partition(".")[0]
+            if self._extra is None or missing == _OWN:
                 raise
-            raise not_installed(f"{self._package}.{name}", self._extra, error) from error
+            raise not_installed(f"{self._package}.{name}", missing, error, self._extra) from error
         # The name of a submodule stands for the module itself, which has no attribute of that name.
         value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
         setattr(sys.modules[self._package], name, value)  # so that the next access does not call this function
@@ -82,8 +84,8 @@ def homes(modules: Mapping[str, str]) -> dict[str, str]:
 def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None) -> None:
     """Register lazily loaded names with the package that is being imported, each with its module.
 
-    If the names need the package `extra`, which aioflow's extra of the same name installs, and it is missing, access to
-    a name raises UnimplementedError with the command to install it.
+    If the names need packages that aioflow's extra `extra` installs, and one of them is missing, access to a name
+    raises UnimplementedError with the command to install the extra.
     """
     later = Later(package, homes, extra)
     vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)

@@ -47,6 +47,7 @@ from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
+from aioflow.runtime.device import import_backends
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 
@@ -227,6 +228,7 @@ class Server:
 
     async def _serve(self, ready: asyncio.Future[None]) -> None:
         try:
+            await import_backends()
             async with Outbox(self._reach, confirms=True, most=self._options.limits.unsent_bytes) as outbox:
                 tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
                 service = WorkerService(tasks, self.hello, self.homes, self.status)

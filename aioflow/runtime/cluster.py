@@ -16,6 +16,7 @@ from aioflow.errors import ClosedSessionError, NotFoundError, OpError
 from aioflow.graph.device_spec import task_of
 from aioflow.memory.collector import full_collections_postponed
 from aioflow.memory.values import Value
+from aioflow.runtime.device import import_backends
 from aioflow.runtime.handing_over import Unfinished
 from aioflow.runtime.parts import StepOfParts
 from aioflow.runtime.step import Step
@@ -180,7 +181,8 @@ class LocalCluster:
         return self.worker.background(session)
 
     async def connect(self) -> None:
-        """Do nothing: the worker is in this process."""
+        """Import the backends of the worker, which is in this process."""
+        await import_backends()
 
     def next_step(self) -> int:
         """Return 0, because no other worker takes part in a step."""

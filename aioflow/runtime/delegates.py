@@ -32,6 +32,7 @@ def find_delegate(setting: str | None) -> Delegate | None:
     """
     if setting is None:
         return None
+    check_delegate(setting)
     known = declared_engines()
     with not_forked():  # engines are large packages to import
         if setting == AUTO:
@@ -40,13 +41,20 @@ def find_delegate(setting: str | None) -> Delegate | None:
                     return load("")
             return None
         name, _, options = setting.partition(":")
-        if name in known:
-            return known[name](options)
-    raise NotFoundError(
-        f"no engine {name!r} computes parts of steps",
-        expected=f"None, {AUTO!r}, or one of {[*known]}",
-        actual=setting,
-    )
+        return known[name](options)
+
+
+def check_delegate(setting: str | None) -> None:
+    """Raise NotFoundError if `SessionConfig.delegate` names an engine that no installed distribution declares."""
+    if setting is None or setting == AUTO:
+        return
+    name, known = setting.partition(":")[0], declared_engines()
+    if name not in known:
+        raise NotFoundError(
+            f"no engine {name!r} computes parts of steps",
+            expected=f"None, {AUTO!r}, or one of {[*known]}",
+            actual=setting,
+        )
 
 
 def declared_engines() -> Mapping[str, Callable[[str], Delegate]]:

@@ -10,11 +10,13 @@ from itertools import combinations
 from typing import Any, Final
 
 from aioflow.concurrency.forking import not_forked
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import SessionConfig
-from aioflow.errors import AlreadyRegisteredError, InvalidArgumentError, NotFoundError
+from aioflow.errors import AlreadyRegisteredError, NotFoundError
 from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.loading.installed import any_zipped, entry_points
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.release import install_command
 from aioflow.runtime.backend_api import Backend, BackendDevice
 
@@ -57,6 +59,12 @@ def backends() -> tuple[Backend, ...]:
     """
     with not_forked(), _LOADING:
         return _loaded()
+
+
+async def import_backends() -> None:
+    """Import the backends in a thread, unless they are, so that the event loop goes on: NumPy's alone takes 50 ms."""
+    if not _loaded.cache_info().currsize:
+        await in_thread(full_collections_postponed()(backends))
 
 
 @cache
@@ -124,11 +132,7 @@ class Device:
 
 
 def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
-    """Yield the devices of a process, the host's first.
-
-    Raises:
-        InvalidArgumentError: no CPU is requested.
-    """
+    """Yield the devices of a process, the host's first. Raises as `backends`."""
     for backend, index in present_devices(config):
         yield Device(f"{task}/device:{backend.device_type}:{index}", backend.device(index, config.threads))
 
@@ -136,10 +140,8 @@ def make_devices(config: SessionConfig, task: str) -> Iterator[Device]:
 def present_devices(config: SessionConfig) -> Iterator[tuple[Backend, int]]:
     """Yield the devices of a process as backends and indices, the host's first.
 
-    `SessionConfig.device_count` determines the number of CPUs, and limits the number of other devices.
-
-    Raises:
-        InvalidArgumentError: no CPU is requested.
+    `SessionConfig.device_count` determines the number of CPUs, and limits the number of other devices. Raises as
+    `backends`.
     """
     for backend in backends():
         for index in range(_how_many(backend, config)):
@@ -148,8 +150,6 @@ def present_devices(config: SessionConfig) -> Iterator[tuple[Backend, int]]:
 
 def _how_many(backend: Backend, config: SessionConfig) -> int:
     present, wanted = backend.count(), config.device_count.get(backend.device_type)
-    if backend.device_type == HOST and wanted is not None and wanted < 1:
-        raise InvalidArgumentError("a process needs a CPU device", expected="device_count of CPU ≥ 1", actual=wanted)
     if present is None:
         return 1 if wanted is None else wanted
     return present if wanted is None else min(present, wanted)

@@ -6,12 +6,13 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
 
 from aioflow.compiler.ir import Part
-from aioflow.concurrency.forking import check_process, generation
+from aioflow.concurrency.forking import Locked, check_process, generation
 from aioflow.concurrency.stopping import critical_section, value_limit
 from aioflow.concurrency.switch_interval import lower_switch_interval
 from aioflow.config import SessionConfig
@@ -20,7 +21,7 @@ from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
 from aioflow.kernels.resources import VariableResource
 from aioflow.kernels.snapshots import Snapshot
 from aioflow.memory.values import Array, Value
-from aioflow.runtime.device import make_devices
+from aioflow.runtime.device import Device, make_devices
 from aioflow.runtime.driver import Driver, TaskRun
 from aioflow.runtime.executable import Executable, TasksExecutable, make_executable
 from aioflow.runtime.host_copies import with_host_copies
@@ -175,7 +176,6 @@ class Worker:
         folders: Folders in which its graphs may open files.
 
     Attributes:
-        devices: The devices by their full names.
         process: The `generation` of the process in which it was created.
         folders: Folders in which its graphs may open files.
         pins: The device of each stateful node, by name, where later steps find its state.
@@ -188,7 +188,9 @@ class Worker:
         self.process = generation()
         if settings.switch_interval is not None:
             lower_switch_interval(settings.switch_interval)
-        self.devices = {device.name: device for device in make_devices(settings, task)}
+        self._make_devices = partial(make_devices, settings, task)
+        self._making = Locked()
+        self._devices: dict[str, Device] = {}
         self.folders = folders
         self.pins: dict[str, str] = {}
         self._handles = itertools.count(1)
@@ -196,6 +198,20 @@ class Worker:
         self._owners: dict[int, int] = {}  # the session of each handle
         self._states: dict[int, dict[str, object]] = {}
         self._running: dict[Step, None] = {}
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The devices by their full names, the host's first. The first access imports the backends.
+
+        Raises:
+            NotFoundError, AlreadyRegisteredError: as `backends`.
+        """
+        if not self._devices:
+            # One set of devices, since each has its own resources, whichever thread asks first.
+            with self._making.lock:
+                if not self._devices:
+                    self._devices = {device.name: device for device in self._make_devices()}
+        return self._devices
 
     async def register(self, part: Part, session: int, config: SessionConfig) -> int:
         """Bind the kernels of a part and generate its strands.

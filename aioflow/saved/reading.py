@@ -25,6 +25,7 @@ from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.interop import safetensors
 from aioflow.interop.model import Model, Signature
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.variables.adopted import AdoptedVariable
@@ -38,6 +39,7 @@ from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 
 
+@full_collections_postponed()
 def load(folder: str | os.PathLike[str]) -> Model:
     """Load the model in a folder. Blocks on the disk: in a coroutine, use `asyncio.to_thread`.
 

@@ -1,26 +1,24 @@
 """Models as a service: the Open Inference Protocol, version 2, over HTTP and gRPC.
 
-The servers are imported on first use. HTTP needs `pip install 'aioflow-engine[serve]'`, gRPC needs
-`'aioflow-engine[grpc]'`.
+HTTP needs `pip install 'aioflow-engine[serve]'`, gRPC needs `'aioflow-engine[grpc]'`.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from aioflow.loading.later import load_later as _load_later
 
-from aioflow.errors import UnimplementedError
-from aioflow.release import install_command
-from aioflow.serve.options import ModelOptions, ServerOptions
-from aioflow.serve.protocol.limits import Limits
-from aioflow.serve.repository import Repository
-from aioflow.serve.sources import ModelSource
-
-if TYPE_CHECKING:
-    from aioflow.serve.app import create_app
-    from aioflow.serve.grpc.server import GrpcServer
-    from aioflow.serve.processes.supervisor import Processes
-    from aioflow.serve.server import Server
+# ruff: noqa: TC004
+# Loaded on first use.
+if _TYPE_CHECKING:
+    from aioflow.serve.app import create_app as create_app
+    from aioflow.serve.grpc import GrpcServer as GrpcServer
+    from aioflow.serve.options import ModelOptions as ModelOptions
+    from aioflow.serve.options import ServerOptions as ServerOptions
+    from aioflow.serve.processes.supervisor import Processes as Processes
+    from aioflow.serve.protocol.limits import Limits as Limits
+    from aioflow.serve.repository import Repository as Repository
+    from aioflow.serve.server import Server as Server
+    from aioflow.serve.sources import ModelSource as ModelSource
 
 __all__ = [
     "GrpcServer",
@@ -34,23 +32,18 @@ __all__ = [
     "create_app",
 ]
 
-_LATER: Final = {
-    "create_app": "aioflow.serve.app",
-    "GrpcServer": "aioflow.serve.grpc",
-    "Processes": "aioflow.serve.processes.supervisor",
-    "Server": "aioflow.serve.server",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _LATER.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        return getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "aioflow":
-            raise
-        raise UnimplementedError(
-            f"serving needs {error.name}, which is not installed", expected=install_command("serve")
-        ) from error
+_load_later(
+    __name__,
+    {
+        "GrpcServer": "aioflow.serve.grpc",
+        "Limits": "aioflow.serve.protocol.limits",
+        "ModelOptions": "aioflow.serve.options",
+        "ModelSource": "aioflow.serve.sources",
+        "Processes": "aioflow.serve.processes.supervisor",
+        "Repository": "aioflow.serve.repository",
+        "Server": "aioflow.serve.server",
+        "ServerOptions": "aioflow.serve.options",
+        "create_app": "aioflow.serve.app",
+    },
+    extra="serve",
+)

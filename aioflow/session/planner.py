@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from aioflow.compiler.delegate import Delegation, Staying, delegated, regions
+from aioflow.compiler.delegate import Delegate, Delegation, Staying, delegated, regions
 from aioflow.compiler.ir import ClientGraph, Node, OutputSpec, Plan
 from aioflow.compiler.optimize.passes import chosen_passes
 from aioflow.compiler.pipeline import CompileOptions, compile_step
@@ -22,6 +22,7 @@ from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds
 from aioflow.concurrency.forking import Locked
 from aioflow.concurrency.stopping import critical_section
+from aioflow.concurrency.threads import in_thread
 from aioflow.config import SessionConfig
 from aioflow.errors import NotFoundError
 from aioflow.graph.boundary import ARG, PARTIAL_FEED, PARTIAL_FETCH, RECV, RETVAL, SEND
@@ -30,10 +31,11 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.traits import Role
 from aioflow.kernels.registry import HOST
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.delegated import DELEGATED
 from aioflow.ops.transfer import check_compression
 from aioflow.runtime.cluster import Cluster, Home
-from aioflow.runtime.delegates import find_delegate
+from aioflow.runtime.delegates import check_delegate, find_delegate
 from aioflow.runtime.folding import fold
 from aioflow.runtime.stats import StepStats
 
@@ -53,16 +55,29 @@ class Planner:
         # Invalid settings fail here, when the session is made, instead of in its first step.
         check_strategy(config.placement)
         chosen_passes(config.optimizations)  # raises for names of unknown passes
-        compression = "" if config.compression is None else check_compression(config.compression)
-        self._delegate = None if config.reproducible else find_delegate(config.delegate)
-        self._options = CompileOptions(
-            optimizations=config.optimizations,
-            evaluate=fold,
-            compression=compression,
-            delegate=None if self._delegate is None else self._delegated,
-        )
+        self._compression = "" if config.compression is None else check_compression(config.compression)
+        check_delegate(config.delegate)
+        self._has_delegate = False  # whether `_found` is the engine that the settings choose, or None for none
+        self._found: Delegate | None = None
         self._costs: CostModel | None = None
         self._pins: dict[str, str] = {}  # devices of the nodes with state that is private to this session
+
+    @property
+    def _delegate(self) -> Delegate | None:
+        """The engine, which the first access imports."""
+        if not self._has_delegate:
+            self._found = None if self._config.reproducible else find_delegate(self._config.delegate)
+            self._has_delegate = True
+        return self._found
+
+    async def prepare(self) -> None:
+        """Import the engine in a thread, so that the event loop goes on: onnxruntime takes 0.1 s.
+
+        Raises:
+            NotFoundError: the requirements of the chosen engine are not installed.
+        """
+        if self._config.delegate is not None and not self._has_delegate:
+            await in_thread(full_collections_postponed()(lambda: self._delegate))
 
     @property
     def engine(self) -> str | None:
@@ -102,11 +117,12 @@ class Planner:
 
     def _options_for(self, request: StepRequest) -> CompileOptions:
         """Return the session's options, with the graph's optimization switches where the session does not set them."""
-        own, graph = self._options.optimizations, _graph_of(request)
+        own, graph = self._config.optimizations, _graph_of(request)
         asked = None if graph is None else graph.optimizations
-        if own is False or not asked:
-            return self._options
-        return replace(self._options, optimizations=asked if own is True else {**asked, **own})
+        if asked and own is not False:
+            own = asked if own is True else {**asked, **own}
+        delegate = None if self._delegate is None else self._delegated
+        return CompileOptions(optimizations=own, evaluate=fold, compression=self._compression, delegate=delegate)
 
     def _view(self, pins: Mapping[str, str]) -> ClusterView:
         cluster = self._cluster

@@ -122,6 +122,7 @@ class Session(Blocking, Batching, Reporting):
         if self._cluster.settings is not None:
             config, self._cluster.settings = self.config.over(self._cluster.settings), None
             self._use(config)
+        await self._planner.prepare()
 
     async def __aenter__(self) -> Session:
         self._check_open()

@@ -69,7 +69,7 @@ def names(**counts: int) -> list[str]:
 def test_cpus_are_as_many_as_configured() -> None:
     assert list_devices() == [DeviceAttributes(f"{TASK}/device:CPU:0", "CPU", None, "a processor")]
     assert names(CPU=3) == ["CPU:0", "CPU:1", "CPU:2"]
-    with pytest.raises(InvalidArgumentError, match="needs a CPU device"):  # the same error as from the session
+    with pytest.raises(InvalidArgumentError, match="CPU"):
         names(CPU=0)
 
 

@@ -25,7 +25,7 @@ async def test_session_has_as_many_devices_as_configured() -> None:
 
 def test_session_needs_a_cpu() -> None:
     with pytest.raises(InvalidArgumentError, match="CPU"):
-        af.Session(config=af.SessionConfig(device_count={"CPU": 0}))
+        af.SessionConfig(device_count={"CPU": 0})
 
 
 async def test_variable_stays_on_its_device_between_steps() -> None:

@@ -20,7 +20,8 @@ def test_import_loads_no_heavy_modules() -> None:
 # All modules of aioflow that `import aioflow` may load: those that run before NumPy, and the map of public names.
 BARE = """
     aioflow aioflow.concurrency aioflow.concurrency.forking aioflow.errors aioflow.loading aioflow.loading.installed
-    aioflow.loading.later aioflow.loading.preload aioflow.ops aioflow.ops.public aioflow.release
+    aioflow.loading.later aioflow.loading.preload aioflow.memory aioflow.memory.collector aioflow.ops aioflow.ops.public
+    aioflow.release
 """
 
 

@@ -20,11 +20,12 @@ from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.interop.onnx.names import node_name
 from aioflow.interop.onnx.schemas import NEWEST
 from aioflow.interop.onnx.sequences import TensorKind, kind_of_type, placed, standing_for, stored
-from aioflow.interop.onnx.tensors import ExternalFiles
+from aioflow.interop.onnx.tensors import WeightFiles, without_weights
 from aioflow.interop.onnx.types import dims_of_type, element_type_name
 from aioflow.interop.onnx.walking import ModelImport, VisibleNames
 from aioflow.interop.onnx.weights import ModelWeights, statistics_of
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.variables.collections import variables_initializer
 from aioflow.session.session import Session
 
@@ -32,6 +33,7 @@ _IR_OF_DEFAULTS: Final = 4
 _SHAPELESS: Final = "no shape in the file; give it, as by load(…, shapes={name: [None, 3]}) or --shape NAME=?,3"
 
 
+@full_collections_postponed()
 def load(
     model: str | os.PathLike[str] | bytes | ModelProto,
     shapes: Mapping[str, ShapeLike] | None = None,
@@ -73,11 +75,10 @@ def load(
         ResourceExhaustedError: functions and loops of the model expand into too large a graph.
         UnimplementedError: the installed onnx does not know the version of the file format or of an opset.
     """
-    proto, source = read_model(model)
-    path = Path(model) if isinstance(model, str | os.PathLike) else None
+    proto, source, files = _opened(model)
     _check(proto)
     try:
-        walk, signature = _imported(proto, source, ExternalFiles(path), trainable, _given(proto, shapes))
+        walk, signature = _imported(proto, source, files, trainable, _given(proto, shapes))
     except RecursionError as error:
         raise InvalidArgumentError("the model's graphs or functions are nested too deeply") from error
     return Model(
@@ -110,7 +111,7 @@ def _given(proto: ModelProto, shapes: Mapping[str, ShapeLike] | None) -> dict[st
 
 
 def _imported(
-    proto: ModelProto, source: str, files: ExternalFiles, trainable: bool, shapes: Mapping[str, Dims]
+    proto: ModelProto, source: str, files: WeightFiles, trainable: bool, shapes: Mapping[str, Dims]
 ) -> tuple[ModelImport, Signature]:
     """Import the model with as many of its optional inputs as possible.
 
@@ -175,8 +176,24 @@ def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[Mode
     """Return the model as a `ModelProto`, and its name in messages. Raise the same errors as `load`."""
     if isinstance(model, ModelProto):
         return model, "the ONNX model"
+    data, source = _bytes_of(model)
+    return _parsed(data, source), source
+
+
+def _opened(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, str, WeightFiles]:
+    """Return the model, its name in messages, and the files of its weights, of which its own is one."""
+    if isinstance(model, ModelProto):
+        return model, "the ONNX model", WeightFiles(None)
+    data, source = _bytes_of(model)
+    # Parsing holds the interpreter's lock for a copy of all weights, some 50 ms for 100 MB.
+    proto = _parsed(without_weights(data), source)
+    return proto, source, WeightFiles(None if isinstance(model, bytes) else Path(model), data)
+
+
+def _bytes_of(model: str | os.PathLike[str] | bytes) -> tuple[bytes, str]:
+    """Return the bytes of a model, and its name in messages."""
     if isinstance(model, bytes):
-        return _parsed(model, "the ONNX model"), "the ONNX model"
+        return model, "the ONNX model"
     check_kind(model, (str, os.PathLike), "the model", "a path, bytes or a ModelProto")
     path = Path(model)
     with file_errors(path):
@@ -184,7 +201,7 @@ def read_model(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[Mode
             raise NotFoundError("there is no such model", expected="an ONNX file", actual=str(path))
         if not path.is_file():  # reading a pipe may block forever, a device may not end
             raise InvalidArgumentError("the model is no file", expected="an ONNX file", actual=str(path))
-        return _parsed(path.read_bytes(), str(path)), str(path)
+        return path.read_bytes(), str(path)
 
 
 def _parsed(data: bytes, source: str) -> ModelProto:

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from google.protobuf.message import Message
+from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
+from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.types import dtype_of, element_type_name
-from aioflow.memory.values import Array
+from aioflow.memory.values import Array, Buffer
 
-# ── weights in files beside the model, mapped into memory and never read as a whole ───────────────────────────────────
+# ── weights in files: beside the model, mapped into memory and never read as a whole, or in the model's own ───────────
 #
 # In Hugging Face's cache a model is a link, `snapshots/REVISION/model.onnx`, into `blobs/`, and so are its weights. As
 # in onnxruntime, a file may therefore also be in the folder of the file that the path links to.
 
 
-class ExternalFiles:
+class WeightFiles:
     """Files that the tensors of a model refer to.
 
     Args:
-        model: The model's path. None for a model without a path, whose tensors must not refer to files.
+        model: The model's path. None for a model without a path, whose tensors must not refer to other files.
+        own: The bytes of the model's own file, to which tensors of `without_weights` refer.
     """
 
-    def __init__(self, model: Path | None) -> None:
+    def __init__(self, model: Path | None, own: bytes = b"") -> None:
         self._model = model
+        self._own = own
         self._maps: dict[Path, mmap.mmap] = {}
 
     def bytes_of(self, proto: TensorProto, count: int) -> Array:
@@ -47,7 +52,9 @@ class ExternalFiles:
             DataLossError: the file is too short, or the length is not `count`.
         """
         entries = {each.key: each.value for each in proto.external_data}
-        mapped = self._mapped(proto, entries.get("location", ""))
+        location = entries.get("location", "")
+        is_own = location == _OWN and bool(self._own)
+        mapped = self._own if is_own else self._mapped(proto, location)
         offset = _number(proto, entries, "offset", 0)
         length = _number(proto, entries, "length", count)
         # The length of the file's entry must not exceed the shape: kernels read as many bytes as the shape says.
@@ -59,8 +66,9 @@ class ExternalFiles:
             raise DataLossError(
                 f"the file of tensor {proto.name!r} is too short", expected=offset + length, actual=len(mapped)
             )
-        # The array keeps the mapping alive.
-        return np.frombuffer(mapped, np.uint8, count, offset)
+        found = np.frombuffer(mapped, np.uint8, count, offset)
+        # The copy frees the bytes of the model, and is aligned. Otherwise the array keeps the mapping alive.
+        return found.copy() if is_own else found
 
     def _mapped(self, proto: TensorProto, location: str) -> mmap.mmap | bytes:
         path = self._inside(proto, location)
@@ -105,6 +113,72 @@ class ExternalFiles:
         return path
 
 
+_OWN: Final = "\0"  # the location that denotes the model's own file, since no path contains this character
+_LARGE: Final = 2**16  # number of bytes of weights that are worth leaving out
+
+
+def _number_of(message: type[Message], field: str) -> int:
+    number: int = message.DESCRIPTOR.fields_by_name[field].number
+    return number
+
+
+_GRAPH: Final = _number_of(ModelProto, "graph")
+_INITIALIZER: Final = _number_of(GraphProto, "initializer")
+_RAW_DATA: Final = _number_of(TensorProto, "raw_data")
+_EXTERNAL: Final = frozenset(_number_of(TensorProto, name) for name in ("external_data", "data_location"))
+
+
+def without_weights(model: bytes) -> bytes:
+    """Return the bytes of a model whose large initializers refer to their data in `model`, for `WeightFiles`.
+
+    The parser holds the interpreter's lock while it copies the weights: 50 ms for 100 MB. Bytes that are no message are
+    returned as they are, for the parser to refuse.
+    """
+    try:
+        pieces = list(_rewritten(model, 0, len(model), _GRAPH, _graph_without_weights))
+    except DataLossError:
+        return model
+    return b"".join(pieces)
+
+
+def _graph_without_weights(model: bytes, at: int, end: int) -> list[Buffer]:
+    return list(_rewritten(model, at, end, _INITIALIZER, _tensor_without_data))
+
+
+def _tensor_without_data(model: bytes, at: int, end: int) -> list[Buffer]:
+    if end - at < _LARGE:
+        return [model[at:end]]
+    fields = list(read_fields(model, at, end))
+    data = [(begin, stop) for number, wire, begin, stop in fields if number == _RAW_DATA and wire == PIECE]
+    # Of a repeated field the last one counts. That is left to the parser.
+    if len(data) != 1 or any(number in _EXTERNAL for number, *_ in fields):
+        return [memoryview(model)[at:end]]
+    ((begin, stop),) = data
+    reference = TensorProto(data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", _OWN), ("offset", str(begin)), ("length", str(stop - begin))):
+        reference.external_data.add(key=key, value=value)
+    return [*_rewritten(model, at, end, _RAW_DATA, None), reference.SerializeToString()]
+
+
+def _rewritten(
+    data: bytes, at: int, end: int, field: int, rewrite: Callable[[bytes, int, int], list[Buffer]] | None
+) -> Iterator[Buffer]:
+    """Yield the encoding of a message, with the contents of one field rewritten, or without that field."""
+    view = memoryview(data)
+    for number, wire, begin, stop in read_fields(data, at, end):
+        is_chosen = number == field and wire == PIECE
+        if is_chosen and rewrite is None:
+            continue
+        yield write_number(number << 3 | wire)
+        if wire == VARINT:
+            yield write_number(begin)
+            continue
+        contents = rewrite(data, begin, stop) if is_chosen and rewrite is not None else [view[begin:stop]]
+        if wire == PIECE:
+            yield write_number(sum(map(len, contents)))
+        yield from contents
+
+
 def _number(proto: TensorProto, entries: dict[str, str], key: str, default: int) -> int:
     text = entries.get(key, "")
     if not text:
@@ -124,7 +198,7 @@ _MAX_RANK: Final = 64
 _MOST_EMPTY: Final = 2**63 // 16  # number of elements of the largest dtype
 
 
-def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
+def array_of(proto: TensorProto, files: WeightFiles | None = None) -> Array:
     """Return the read-only value of a tensor. Strings become an object array of bytes.
 
     Args:
@@ -145,7 +219,7 @@ def array_of(proto: TensorProto, files: ExternalFiles | None = None) -> Array:
             actual=element_type_name(proto.data_type),
         )
     if proto.data_location == TensorProto.EXTERNAL:
-        array = _external(proto, dims, dtype, files or ExternalFiles(None))
+        array = _external(proto, dims, dtype, files or WeightFiles(None))
     else:
         array = _unpacked(proto, dims, dtype)
     # Constants of a graph are shared by all its sessions.
@@ -189,7 +263,7 @@ def _unpacked(proto: TensorProto, dims: tuple[int, ...], dtype: DType) -> Array:
         raise DataLossError(f"the values of tensor {proto.name!r} do not fill its shape", expected=dims) from error
 
 
-def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: ExternalFiles) -> Array:
+def _external(proto: TensorProto, dims: tuple[int, ...], dtype: DType, files: WeightFiles) -> Array:
     if dtype is dtypes.string or not _is_whole_bytes(proto):
         raise UnimplementedError(
             f"tensor {proto.name!r} cannot be external data", actual=element_type_name(proto.data_type)

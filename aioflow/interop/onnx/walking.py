@@ -18,7 +18,7 @@ from aioflow.interop.onnx.implied_ranks import implied_ranks
 from aioflow.interop.onnx.names import check_text, node_name
 from aioflow.interop.onnx.schemas import NEWEST, check_node, default_attributes, function_body, has_function
 from aioflow.interop.onnx.sequences import Listed, ValueKind, kind_of, kind_of_type, placed, standing_for, type_of
-from aioflow.interop.onnx.tensors import ExternalFiles, array_of
+from aioflow.interop.onnx.tensors import WeightFiles, array_of
 from aioflow.interop.onnx.translating import (
     OnnxNode,
     OnnxValue,
@@ -142,7 +142,7 @@ class ModelImport:
         opsets: Opset version of each domain.
     """
 
-    def __init__(self, model: ModelProto, graph: Graph, files: ExternalFiles, weights: ModelWeights) -> None:
+    def __init__(self, model: ModelProto, graph: Graph, files: WeightFiles, weights: ModelWeights) -> None:
         self.graph = graph
         self.weights = weights
         self._files = files

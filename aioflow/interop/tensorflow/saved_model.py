@@ -37,6 +37,7 @@ from aioflow.interop.tensorflow.stored_variables import (
     restored_variables,
     stored_variables,
 )
+from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
 from aioflow.ops.lookup.definitions import is_mutable_table
@@ -47,6 +48,7 @@ from aioflow.session.session import Session
 from aioflow.train.saved_variables import Saved, check_saved
 
 
+@full_collections_postponed()
 def load_saved_model(
     folder: str | os.PathLike[str],
     tags: Iterable[str] | str | None = None,

@@ -270,11 +270,13 @@ async def test_variables_are_read_in_every_step(parts: list[Delegated]) -> None:
         same(await ours.run(y, {x: rows}), await session.run(y, {x: rows}), 1e-5)
 
 
-def test_impossible_delegates_raise_typed_errors() -> None:
+async def test_impossible_delegates_raise_typed_errors() -> None:
     with pytest.raises(af.errors.NotFoundError, match="no engine 'nothing'"):
         af.Session(config=af.SessionConfig(delegate="nothing"))
-    with pytest.raises(af.errors.NotFoundError, match="no such execution provider"):
-        af.Session(config=af.SessionConfig(delegate="onnxruntime:Nothing"))
+    session = af.Session(config=af.SessionConfig(delegate="onnxruntime:Nothing"))
+    for use in (session.__aenter__(), session.run(af.constant(1.0))):
+        with pytest.raises(af.errors.NotFoundError, match="no such execution provider"):
+            await use
     with pytest.raises(af.errors.InvalidArgumentError, match="reproducible"):
         af.SessionConfig(delegate="onnxruntime", reproducible=True)
 
@@ -298,12 +300,13 @@ async def test_reproducible_sessions_do_not_delegate(parts: list[Delegated]) -> 
     assert not any(node.op == DELEGATED for node in plan.nodes())
 
 
-def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_package_error_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aioflow_onnxruntime.find_spec", lambda name: None)
     with pytest.raises(af.errors.NotFoundError, match="onnxruntime is not installed") as raised:
-        af.Session(config=af.SessionConfig(delegate="onnxruntime"))
+        await af.Session(config=af.SessionConfig(delegate="onnxruntime")).__aenter__()
     assert "pip install 'aioflow-engine[onnxruntime]'" in str(raised.value)
-    af.Session(config=af.SessionConfig(delegate="auto"))
+    async with af.Session(config=af.SessionConfig(delegate="auto")) as session:
+        assert session.engine is None
     assert "not used" in entry.describe()["onnxruntime"]
 
 

@@ -56,6 +56,53 @@ async def test_a_model_computes_the_values_of_its_nodes(tmp_path: Path) -> None:
         np.testing.assert_array_equal(values["y"], expected)
 
 
+def large(*weights: TensorProto) -> ModelProto:
+    """Return a model that adds weights of 100 kB, which are not copied by the parser."""
+    graph = helper.make_graph(
+        [helper.make_node("Sum", [each.name for each in weights], ["y"])],
+        "g",
+        [],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [100, 256])],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def ramp(name: str, start: int) -> TensorProto:
+    return numpy_helper.from_array(np.arange(start, start + 25_600, dtype=np.float32).reshape(100, 256), name)
+
+
+async def test_large_weights_have_the_values_of_the_file() -> None:
+    a, b = ramp("a", 0), ramp("b", 7)
+    expected = np.arange(25_600, dtype=np.float32).reshape(100, 256) * 2 + 7
+    # A field that occurs twice has the last value, in protocol buffers.
+    twice = ramp("a", 3).SerializeToString() + TensorProto(raw_data=a.raw_data).SerializeToString()
+    repeated = large(b)
+    repeated.graph.node[0].input.insert(0, "a")
+    data = repeated.SerializeToString() + b"\x3a" + varint(len(twice) + 1 + len(varint(len(twice))))
+    data += b"\x2a" + varint(len(twice)) + twice
+    assert ModelProto.FromString(data).graph.initializer[1].name == "a"
+    for given in (large(a, b), large(a, b).SerializeToString(), data):
+        model = onnx.load(given)
+        async with aioflow.Session(graph=model.graph) as session:
+            np.testing.assert_array_equal((await session.run(model.outputs))["y"], expected)
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 0x7F | 0x80]) + varint(value >> 7) if value >= 0x80 else bytes([value])
+
+
+def test_large_weights_that_do_not_fill_their_shape_are_rejected() -> None:
+    weight = ramp("a", 0)
+    data = large(weight).SerializeToString()
+    for damaged in (data[:-20_000], data[:200]):
+        with pytest.raises(DataLossError):
+            onnx.load(damaged)
+    weight.raw_data = weight.raw_data[:-4]
+    with pytest.raises(DataLossError, match="'a'"):
+        onnx.load(large(weight).SerializeToString())
+
+
 def test_nodes_have_the_models_names() -> None:
     model = onnx.load(product())
     assert list(model.inputs) == ["x 1"]
