@@ -138,7 +138,7 @@ class CapturedFunction:
 
     def _captured(self, args: Sequence[Any]) -> _Capture | None:
         """Return the graph of the function for arguments like these, or None. The work has not run yet."""
-        xp, compute = self._driver.xp, self._streams.compute
+        xp, stream = self._driver.xp, self._streams.capture
         inputs = tuple(a.copy() if _is_array(xp, a) else a for a in args)
         before = [_reference(v) for v in self._variables]
         # An update works in place only if there is no other reference to the array. The other arrays must outlive their
@@ -146,9 +146,9 @@ class CapturedFunction:
         held = [None if stays else v.value for stays, v in zip(self._stays, self._variables, strict=True)]
         # The graph's own: memory of the common pool would be given to other arrays, which the graph would overwrite.
         pool = self._driver.private_pool()
-        with self._streams.computing(pool.malloc):
+        with self._streams.recording(pool.malloc):
             # From here on the work is recorded and does not run.
-            compute.begin_capture()
+            stream.begin_capture()
             self._streams.capturing = True
             try:
                 outputs = self._function(*inputs)
@@ -160,7 +160,7 @@ class CapturedFunction:
             finally:
                 self._streams.capturing = False
             try:
-                graph = compute.end_capture()
+                graph = stream.end_capture()
             except Exception as error:
                 self._refuse(error, before)
                 return None
@@ -170,7 +170,7 @@ class CapturedFunction:
 
     def _abandon(self, error: Exception, before: Sequence[ArrayReference]) -> None:
         try:
-            self._streams.compute.end_capture()
+            self._streams.capture.end_capture()
         except Exception as ended:  # CUDA repeats its refusal
             error.add_note(f"and at its end: {ended}")
         self._refuse(error, before)

@@ -5,8 +5,9 @@ has a vector clock. An event carries its stream's clock to each stream that wait
 not ordered after the last write by another stream (or, for a write, after all reads) is a `RaceError`. On a real GPU it
 would be an occasional race. (Lamport, "Time, clocks, and the ordering of events", CACM 21, 1978.)
 
-Events pass when the test says so (`passes_at_once = False`, then `advance`). Work submitted during a capture is
-recorded, and undone at the end, since CUDA would not have run it.
+Events pass when the test says so (`passes_at_once = False`, then `advance`). Work submitted to a stream during its
+capture is recorded, and undone at the end, since CUDA would not have run it. A launch of the graph repeats the work,
+and its accesses to memory are those of the launch's stream.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class FakeStream:
         self.name = name
         self.device_id = device
         self.noted: list[Callable[[], object]] | None = None
+        self.accesses: list[tuple[Memory, bool]] = []
         self.saved: dict[Memory, Any] = {}
 
     def record(self, event: FakeEvent) -> FakeEvent:
@@ -91,7 +93,7 @@ class FakeStream:
 
     def begin_capture(self) -> None:
         self.driver.note("capture", self.name)
-        self.noted, self.saved = [], {}
+        self.noted, self.accesses, self.saved = [], [], {}
 
     def end_capture(self) -> FakeGraph:
         noted, self.noted = self.noted, None
@@ -100,19 +102,24 @@ class FakeStream:
         if noted is None:
             raise RuntimeError("cudaErrorStreamCaptureInvalidated: the capture has failed")
         self.driver.note("captured", self.name)
-        return FakeGraph(self.driver, noted)
+        return FakeGraph(self.driver, noted, self.accesses)
 
 
 class FakeGraph:
     """A fake graph: captured work."""
 
-    def __init__(self, driver: FakeDriver, noted: list[Callable[[], object]]) -> None:
+    def __init__(
+        self, driver: FakeDriver, noted: list[Callable[[], object]], accesses: list[tuple[Memory, bool]]
+    ) -> None:
         self.driver = driver
         self.noted = noted
+        self.accesses = accesses
 
     def launch(self, stream: FakeStream) -> None:
         self.driver.note("launch", stream.name)
-        self.driver.tick(stream.name)
+        self.driver.merge(stream.name, self.driver.clocks[HOST])
+        for memory, writes in self.accesses:
+            self.driver.access(stream.name, memory, writes)
         for work in self.noted:
             work()
 
@@ -184,7 +191,7 @@ class FakeDriver:
         self.xp = FakeCupy(self)
         self.extras = self.xp
         self._devices = devices
-        self._names = itertools.cycle(("compute", "upload", "download"))
+        self._names = itertools.cycle(("compute", "upload", "download", "capture"))
         self._here = threading.local()
         self._lock = threading.RLock()
 
@@ -295,8 +302,11 @@ class FakeDriver:
         stream = self._stream()
         if stream is None:
             raise RaceError("an array is used with no stream current: that is the legacy default stream")
-        if writes and stream.noted is not None:
-            stream.saved.setdefault(memory, memory.root.copy())
+        if stream.noted is not None:
+            stream.accesses.append((memory, writes))
+            if writes:
+                stream.saved.setdefault(memory, memory.root.copy())
+            return
         self.merge(stream.name, self.clocks[HOST])
         self.access(stream.name, memory, writes)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,24 @@ def test_an_earlier_result_is_not_overwritten() -> None:
     with machine.device.streams.computing():
         kept = [machine.captured(machine.put(np.full(3, float(i))))[0] for i in range(6)]
     assert [k.raw.tolist() for k in kept] == [[2 * i + 1] * 3 for i in range(6)]
+
+
+def test_work_of_other_threads_during_a_capture_runs_at_once() -> None:
+    arrived: list[Any] = []
+
+    def step(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
+        if machine.device.streams.capturing:
+            thread = Thread(target=lambda: arrived.append(machine.put([1.0, 2.0])))
+            thread.start()
+            thread.join()
+        return (x * 2,)
+
+    machine = Machine(step)
+    for i in range(5):
+        (result,) = machine.run([float(i)])
+        assert result.tolist() == [2.0 * i]
+    assert machine.stats.captured == 1
+    assert [a.raw.tolist() for a in arrived] == [[1.0, 2.0]]
 
 
 def test_each_shape_has_its_own_graph() -> None:
