@@ -86,9 +86,10 @@ class _Planner:
         stream: Any = xp.cuda.get_current_stream()
         # Each time, because a handle keeps the stream of its last call.
         self._cudnn.set_stream(handle=self._handle(stream.device_id), stream=stream.ptr)
-        graph.execute(
-            {**dict(zip(tensors, arrays, strict=True)), result: out}, workspace, handle=self._handle(stream.device_id)
-        )
+        # Addresses, because an export through DLPack makes CUDA's legacy default stream wait for the array, which is
+        # not allowed during a capture, and CuPy does not export bfloat16.
+        addresses = {tensor: array.data.ptr for tensor, array in zip((*tensors, result), (*arrays, out), strict=True)}
+        graph.execute(addresses, workspace.data.ptr, handle=self._handle(stream.device_id))
         return out
 
     def _handle(self, device: int) -> Any:

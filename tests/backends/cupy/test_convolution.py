@@ -200,3 +200,84 @@ def test_unsupported_cudnn_plan_falls_back_to_a_matrix_product(
         ((gpu, cpu),) = both([made], {x: normal(x) for x in (image, kernel)})
         np.testing.assert_allclose(gpu, cpu, rtol=2e-4, atol=2e-4)
     assert frontend.asked == asked  # a grouped convolution does not even ask cuDNN
+
+
+class _Addressed(np.ndarray[Any, Any]):
+    """An array whose `data` is CuPy's, and that refuses an export through DLPack."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=int(self.ctypes.data))
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise AttributeError
+
+    def __dlpack__(self, **options: Any) -> Any:
+        raise AssertionError("an export during a capture orders the legacy stream")
+
+
+class _Recording:
+    """A cuDNN frontend whose graphs record what they are executed with."""
+
+    class cudnnGraphNotSupportedError(Exception):  # cuDNN's name
+        pass
+
+    data_type = SimpleNamespace(FLOAT="float", HALF="half", BFLOAT16="bfloat16")
+    heur_mode = SimpleNamespace(A="a", FALLBACK="fallback")
+
+    def __init__(self) -> None:
+        self.streams: list[int] = []
+        self.executed: list[tuple[dict[Any, Any], Any]] = []
+
+    def create_handle(self) -> str:
+        return "handle"
+
+    def set_stream(self, handle: str, stream: int) -> None:
+        self.streams.append(stream)
+
+    def pygraph(self, **options: Any) -> Any:
+        names = iter("ab")
+        return SimpleNamespace(
+            tensor=lambda **layout: next(names),
+            conv_fprop=lambda **given: _Described(),
+            build=lambda heuristics: None,
+            get_workspace_size=lambda: 16,
+            execute=lambda pack, workspace, handle: self.executed.append((pack, workspace)),
+        )
+
+
+class _Described:
+    """The result tensor of a graph of cuDNN."""
+
+    def set_output(self, on: bool) -> _Described:
+        return self
+
+    def set_dim(self, dim: list[int]) -> _Described:
+        return self
+
+    def set_stride(self, stride: list[int]) -> _Described:
+        return self
+
+
+@pytest.mark.parametrize("dtype", [af.float32, af.bfloat16])
+def test_cudnn_gets_addresses_and_the_current_stream(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
+    frontend = _Recording()
+    monkeypatch.setattr(cudnn, "_frontend", lambda: frontend)
+    xp = SimpleNamespace(
+        empty=lambda shape, kind: np.empty(shape, kind).view(_Addressed),
+        ascontiguousarray=lambda array: np.array(array, order="C").view(_Addressed),
+        uint8=np.uint8,
+        cuda=SimpleNamespace(get_current_stream=lambda: SimpleNamespace(device_id=0, ptr=7)),
+    )
+    binding: Any = SimpleNamespace(output_dtypes=(dtype,), backend=SimpleNamespace(uses_cudnn=True))
+    forward: Any = cudnn.preferred("forward", binding)
+    image, kernel = np.ones((1, 5, 5, 2), dtype.np_dtype), np.ones((3, 3, 2, 4), dtype.np_dtype)
+    windows = ImageWindows((5, 5), (3, 3), (1, 1), (1, 1), ((1, 1), (1, 1)), (5, 5))
+    made = forward(xp, image, kernel, windows)
+    assert made.shape == (1, 5, 5, 4)
+    ((pack, workspace),) = frontend.executed
+    assert len(pack) == 3
+    assert made.ctypes.data in pack.values()
+    assert all(type(address) is int for address in (*pack.values(), workspace))  # the frontend's own test
+    assert frontend.streams == [7]
