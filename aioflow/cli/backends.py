@@ -10,18 +10,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 
-from aioflow.release import DISTRIBUTION, install_command
+from aioflow.release import DISTRIBUTION, install_command, install_command_for
 from aioflow.runtime.device import ENTRY_POINTS, KERNEL_PACKAGES
 
 
 @dataclass(frozen=True, slots=True)
 class BackendReport:
-    """One declared backend: `problem` is None if the backend loads, and otherwise states the error and the remedy."""
+    """One declared backend.
+
+    Attributes:
+        name: Name of its entry point.
+        distribution: Name and version of the distribution that declares it.
+        problem: The error and the remedy; None if the backend loads.
+        device_type: The type of its devices; None if it does not load.
+        command: The command that installs a missing package; None if the backend loads, or no command would help.
+    """
 
     name: str
     distribution: str
     problem: str | None = None
     device_type: str | None = None
+    command: str | None = None
 
 
 def load_backends() -> list[BackendReport]:
@@ -34,8 +43,10 @@ def _load(entry: metadata.EntryPoint) -> BackendReport:
     try:
         backend = entry.load()()
     except ImportError as error:
-        command = extra_command(entry.name)
-        return BackendReport(entry.name, distribution, f"{error}" + (f"; {command}" if command else ""))
+        command = install_command_for(error, entry.name) if extra_command(entry.name) else None
+        return BackendReport(
+            entry.name, distribution, f"{error}" + (f"; {command}" if command else ""), command=command
+        )
     except Exception as error:  # third-party code: any exception belongs in the report
         return BackendReport(entry.name, distribution, f"{type(error).__name__}: {error}")
     return BackendReport(entry.name, distribution, device_type=getattr(backend, "device_type", None))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
-from aioflow.cli.backends import extra_command, load_backends
+from aioflow.cli.backends import load_backends
 from aioflow.runtime.device_list import list_devices
 
 if TYPE_CHECKING:
@@ -36,9 +36,8 @@ def _run(arguments: argparse.Namespace) -> int:
     for row in rows:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     for backend in load_backends():
-        command = extra_command(backend.name)
-        if backend.problem is not None and command is not None:
-            print(f"{backend.name} is not installed: {command}")
+        if backend.command is not None:
+            print(f"{backend.name} is not installed: {backend.command}")
     return 0 if devices else 1
 
 

@@ -45,9 +45,8 @@ def report() -> tuple[list[tuple[str, str]], bool]:
 def _state(backend: BackendReport) -> str:
     if backend.problem is None:
         return f"from {backend.distribution}"
-    command = extra_command(backend.name)
-    if command is not None and backend.problem.endswith(command):  # an optional part that is not installed
-        return f"not installed; {command}"
+    if backend.command is not None:  # an optional part that is not installed
+        return f"not installed; {backend.command}"
     return f"NOT READY: {backend.problem}"
 
 

@@ -17,7 +17,7 @@ from aioflow.kernels.registry import HOST, KERNELS
 from aioflow.kernels.resources import ResourceManager
 from aioflow.loading.installed import any_zipped, entry_points
 from aioflow.memory.collector import full_collections_postponed
-from aioflow.release import install_command
+from aioflow.release import install_command, install_command_for
 from aioflow.runtime.backend_api import Backend, BackendDevice
 
 ENTRY_POINTS: Final = "aioflow.backends"
@@ -45,7 +45,9 @@ def load_backend(name: str) -> Backend:
             backend: Backend = found[name].load()()
     except ImportError as error:
         raise NotFoundError(
-            f"backend {name!r} cannot be imported", expected=f"`{install_command(name)}`", actual=str(error)
+            f"backend {name!r} cannot be imported",
+            expected=f"`{install_command_for(error, name)}`",
+            actual=str(error),
         ) from error
     return backend
 

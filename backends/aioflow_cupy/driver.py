@@ -5,7 +5,9 @@ Nothing is imported from CuPy before `load_driver` is called, and `load_driver` 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol, TypeAlias
@@ -126,14 +128,33 @@ def load_driver() -> CupyDriver:
     """Return the driver of this machine.
 
     Raises:
-        ImportError: CuPy is not installed; the error contains the install command.
+        ImportError: CuPy is not installed; the error contains the install command for the CUDA version of the GPU's
+            driver, or those for all versions if there is no driver.
     """
     try:
         import cupy
         import cupyx
     except ImportError as error:
-        raise ImportError(f"the GPU backend needs CuPy: {install_command('cupy')} ({error})") from error
+        raise ImportError(f"the GPU backend needs CuPy: {_install_commands()} ({error})") from error
     return CupyDriver(cupy, cupyx)
+
+
+def _install_commands() -> str:
+    version = cuda_version()
+    if not version:
+        return f"{install_command('cupy')} for CUDA 12, {install_command('cupy13')} for CUDA 13"
+    return install_command("cupy13" if version >= 13 else "cupy")
+
+
+def cuda_version() -> int:
+    """Return the major version of CUDA that the GPU's driver supports, without CuPy; 0 without a driver."""
+    try:
+        library = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return 0
+    version = ctypes.c_int()
+    failed = library.cuDriverGetVersion(ctypes.byref(version))  # 1000 times the major version, 10 times the minor one
+    return 0 if failed else version.value // 1000
 
 
 class CupyDriver:
@@ -185,9 +206,9 @@ class CupyDriver:
 
     def pool(self, device: int) -> Any:
         """Return CUDA's stream-ordered pool if the GPU supports it, otherwise CuPy's own pool."""
-        with self._cuda.Device(device) as own:
+        with self._cuda.Device(device):
             # CuPy's own pool also reuses memory in the order of the stream that allocated it.
-            supported = own.attributes.get("MemoryPoolsSupported", 0)
+            supported = self._runtime.deviceGetAttribute(self._runtime.cudaDevAttrMemoryPoolsSupported, device)
             return self._cuda.MemoryAsyncPool() if supported else self._cuda.MemoryPool()
 
     def private_pool(self) -> Any:

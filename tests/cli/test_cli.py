@@ -13,6 +13,7 @@ import pytest
 from aioflow.cli import backends, doctor, main, ops
 from aioflow.graph.gradient_registry import GRADIENTS
 from aioflow.graph.opdef import OPS
+from aioflow_cupy import driver
 
 
 def test_ops_lists_every_registered_op_with_its_gradient() -> None:
@@ -96,6 +97,13 @@ def test_backend_that_fails_to_load_is_a_line_of_the_report(
     (finding,) = (finding for subject, finding in lines if subject == f"backend {name}")
     assert expected in finding
     assert finding.startswith("not installed; pip install" if name == "cupy" else "NOT READY")
+
+
+def test_missing_cupy_is_reported_with_the_extra_for_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "cuda_version", lambda: 13)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # an import raises ImportError
+    monkeypatch.setattr(metadata, "entry_points", lambda **_: [entry("cupy", "aioflow_cupy.entry:backend")])
+    assert dict(doctor.report()[0])["backend cupy"] == "not installed; pip install 'aioflow-engine[cupy13]'"
 
 
 def test_entry_points_declared_twice_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

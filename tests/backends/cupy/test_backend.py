@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+import sys
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +14,8 @@ import pytest
 
 from aioflow.errors import NotFoundError
 from aioflow.kernels.registry import KERNELS
+from aioflow.release import install_command_for
+from aioflow_cupy import driver
 from aioflow_cupy.backend import CupyBackend
 from aioflow_cupy.driver import CupyDriver
 from tests.backends.cupy.fake_driver import FakeDriver
@@ -47,3 +54,52 @@ def test_generators_repeat_by_seed() -> None:
 
 def test_kernels_are_registered() -> None:
     assert {"Conv2D", "MaxPool", "OneHot", "Gather"} <= {k.op for k in KERNELS if k.device_type == "GPU"}
+
+
+@pytest.mark.parametrize(
+    ("version", "commands"),
+    [
+        (0, ["pip install 'aioflow-engine[cupy]'", "pip install 'aioflow-engine[cupy13]'"]),
+        (11, ["pip install 'aioflow-engine[cupy]'"]),
+        (12, ["pip install 'aioflow-engine[cupy]'"]),
+        (13, ["pip install 'aioflow-engine[cupy13]'"]),
+    ],
+)
+def test_missing_cupy_is_answered_with_the_package_for_the_driver(
+    monkeypatch: pytest.MonkeyPatch, version: int, commands: list[str]
+) -> None:
+    monkeypatch.setattr(driver, "cuda_version", lambda: version)
+    monkeypatch.setitem(sys.modules, "cupy", None)  # an import raises ImportError
+    with pytest.raises(ImportError) as caught:
+        driver.load_driver()
+    assert re.findall(r"pip install '[^']+'", str(caught.value)) == commands
+    assert install_command_for(caught.value, "cupy") == " or ".join(commands)
+
+
+def test_every_extra_named_by_the_driver_exists() -> None:
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = declared["optional-dependencies"]
+    for cupy, cudnn, version in (("cupy", "cudnn", "12"), ("cupy13", "cudnn13", "13")):
+        assert [package.partition(">")[0] for package in extras[cupy]] == [f"cupy-cuda{version}x"]
+        assert [package.partition(">")[0] for package in extras[cudnn]] == [
+            f"aioflow-engine[{cupy}]",
+            "nvidia-cudnn-frontend",
+            f"nvidia-cudnn-cu{version}",
+        ]
+
+
+def test_cuda_version_is_zero_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    assert driver.cuda_version() == 0
+
+
+def test_cuda_version_is_the_major_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(version: Any) -> int:
+        version._obj.value = 13020
+        return 0
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(cuDriverGetVersion=answer))
+    assert driver.cuda_version() == 13
