@@ -8,15 +8,18 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
 from aioflow.release import install_command
 
 Allocator: TypeAlias = Callable[[int], Any]
+
+_NEVER_RELEASED: Final = 2**63 - 1  # bytes
 
 
 class Event(Protocol):
@@ -209,7 +212,15 @@ class CupyDriver:
         with self._cuda.Device(device):
             # CuPy's own pool also reuses memory in the order of the stream that allocated it.
             supported = self._runtime.deviceGetAttribute(self._runtime.cudaDevAttrMemoryPoolsSupported, device)
-            return self._cuda.MemoryAsyncPool() if supported else self._cuda.MemoryPool()
+            if not supported:
+                return self._cuda.MemoryPool()
+            with warnings.catch_warnings():
+                # CuPy 13 calls the pool experimental.
+                warnings.simplefilter("ignore", FutureWarning)
+                pool = self._cuda.MemoryAsyncPool()
+            # With a threshold of 0, CUDA returns the free memory to the system whenever the host waits for a stream.
+            pool.set_limit(size=_NEVER_RELEASED)
+            return pool
 
     def private_pool(self) -> Any:
         """Return a new pool, as `CudaDriver.private_pool`."""

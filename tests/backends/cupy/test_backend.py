@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +43,28 @@ def test_a_machine_without_a_driver_has_no_gpus() -> None:
     runtime = SimpleNamespace(getDeviceCount=count, CUDARuntimeError=CudaError)
     cupy: Any = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     assert CupyBackend(CupyDriver(cupy, None)).count() == 0
+
+
+@pytest.mark.parametrize("supported", [0, 1])
+def test_stream_ordered_pool_keeps_its_free_memory(supported: int) -> None:
+    class Pool:
+        limit = 0
+
+        def __init__(self) -> None:
+            warnings.warn("the pool is experimental", FutureWarning, stacklevel=2)  # as CuPy 13 does
+
+        def set_limit(self, size: int) -> None:
+            self.limit = size
+
+    runtime = SimpleNamespace(deviceGetAttribute=lambda name, device: supported, cudaDevAttrMemoryPoolsSupported=115)
+    cuda = SimpleNamespace(
+        runtime=runtime, Device=contextlib.nullcontext, MemoryAsyncPool=Pool, MemoryPool=lambda: "CuPy's own pool"
+    )
+    found = CupyDriver(SimpleNamespace(cuda=cuda), None).pool(0)
+    if supported:
+        assert found.limit >= 2**60
+    else:
+        assert found == "CuPy's own pool"
 
 
 def test_generators_repeat_by_seed() -> None:
