@@ -48,15 +48,21 @@ class VariableResource:
     Updates are atomic with respect to each other: they run under `lock`. Reads of the whole value take no lock, except
     during an update in place: then the slot is empty, and a reader waits for the update to finish. Reads of some rows
     (`pick`) take the lock, so that the next update can work in place.
+
+    Attributes:
+        name, dtype, dims: What it was created with.
+        lock: Held by updates.
+        writes: The number of writes so far, also of those in place.
     """
 
-    __slots__ = ("_snapshots", "_spares", "_value", "dims", "dtype", "lock", "name")
+    __slots__ = ("_snapshots", "_spares", "_value", "dims", "dtype", "lock", "name", "writes")
 
     def __init__(self, name: str, dtype: DType, dims: Dims) -> None:
         self.name = name
         self.dtype = dtype
         self.dims = dims
         self.lock = threading.Lock()
+        self.writes = 0
         self._value: Array | None = None
         self._snapshots: list[weakref.ref[Snapshot]] = []  # those that share the present array
         self._spares: list[Array] = []  # an array that a snapshot has released
@@ -169,6 +175,7 @@ class VariableResource:
                 raise self._misfit(np.shape(present), value)
             if self._snapshots:
                 self._leave()
+            self.writes += 1
             self._value = value
 
     def _misfit(self, expected: object, value: Array) -> InvalidArgumentError:
@@ -202,6 +209,7 @@ class VariableResource:
                 # old array stays.
                 if self._snapshots and kept is not None and kept is not value:
                     self._leave()
+                self.writes += 1
                 self._value = value if kept is None else kept
 
     @staticmethod
@@ -226,6 +234,7 @@ class VariableResource:
             for variable, value, new in zip(variables, values, news, strict=True):
                 if variable._snapshots and new is not value:
                     variable._leave()
+                variable.writes += 1
                 variable._value = new
 
 

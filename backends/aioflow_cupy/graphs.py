@@ -5,8 +5,8 @@ A graph contains the addresses of all its arrays:
 - It reads its inputs from its own arrays, into which they are copied.
 - It writes to memory of its own pool.
 - Its results are copied out, since the next launch overwrites them.
-- It reads and updates variables in the arrays in which the capture found them. If a variable has moved, the call runs
-  without the graph, and the strand is captured again.
+- It reads and updates variables in the arrays in which the capture found them. If a variable has moved, or has another
+  reader and would be overwritten, the call runs without the graph, and the strand is captured again.
 
 A strand may be captured only if none of its kernels needs a value of the device on the host (`is_capturable`). If CUDA
 refuses nevertheless, the strand runs without graphs from then on.
@@ -36,6 +36,7 @@ ArrayReference: TypeAlias = Callable[[], Array | None]
 
 # The runs before a capture compile the kernels and create the objects that kernels make on their first call.
 _WARM_UP: Final = 2
+_LONGEST_WAIT: Final = 10  # a new capture waits for at most 2**10 plain runs
 _KEPT: Final = 4  # the most graphs of one strand, one for each combination of shapes
 
 
@@ -62,12 +63,22 @@ class _Capture:
     pool: MemoryPool
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    variables: tuple[tuple[VariableResource, Array], ...]
+    read: tuple[tuple[VariableResource, Array], ...]
+    written: tuple[tuple[VariableResource, Array], ...]
 
 
 @dataclass(slots=True)
 class _Shape:
+    """What is known of the calls with arguments of certain shapes.
+
+    Attributes:
+        seen: Calls so far, less those that a new capture has to wait for.
+        missed: Captures in a row that were used once only.
+        capture: The graph, or None.
+    """
+
     seen: int = 0
+    missed: int = 0
     capture: _Capture | None = None
 
 
@@ -102,6 +113,7 @@ class CapturedFunction:
         if self.stats.refused is not None:
             return self._plain(args)
         shape = self._shape(args)
+        fresh = shape.capture is None
         if shape.capture is None:
             shape.seen += 1
             if shape.seen <= _WARM_UP:
@@ -110,8 +122,13 @@ class CapturedFunction:
             if shape.capture is None:
                 return self._plain(args)
         if not _variables_in_place(shape.capture):
-            shape.capture, shape.seen = None, _WARM_UP - 1  # one more plain run, then a new capture
+            # One more plain run, then a new capture. If variables move all the time, the waits get longer: a capture
+            # costs as much as many plain runs.
+            shape.capture, shape.seen = None, _WARM_UP - 2**shape.missed
+            shape.missed = min(shape.missed + 1, _LONGEST_WAIT)
             return self._plain(args)
+        if not fresh:
+            shape.missed = 0
         return self._replay(shape.capture, args)
 
     def forget(self) -> None:
@@ -141,6 +158,7 @@ class CapturedFunction:
         xp, stream = self._driver.xp, self._streams.capture
         inputs = tuple(a.copy() if _is_array(xp, a) else a for a in args)
         before = [_reference(v) for v in self._variables]
+        writes = [v.writes for v in self._variables]
         # An update works in place only if there is no other reference to the array. The other arrays must outlive their
         # replacements.
         held = [None if stays else v.value for stays, v in zip(self._stays, self._variables, strict=True)]
@@ -152,6 +170,7 @@ class CapturedFunction:
             self._streams.capturing = True
             try:
                 outputs = self._function(*inputs)
+                changed = [v.writes != count for v, count in zip(self._variables, writes, strict=True)]
                 for variable, reference in zip(self._variables, before, strict=True):
                     _write_back(variable, reference())
             except Exception as error:
@@ -166,7 +185,15 @@ class CapturedFunction:
                 return None
         self.stats.captured += 1
         del held
-        return _Capture(graph, pool, inputs, outputs, tuple((v, v.value) for v in self._variables))
+        pairs = [(v, v.value) for v in self._variables]
+        return _Capture(
+            graph,
+            pool,
+            inputs,
+            outputs,
+            read=tuple(pair for pair, written in zip(pairs, changed, strict=True) if not written),
+            written=tuple(pair for pair, written in zip(pairs, changed, strict=True) if written),
+        )
 
     def _abandon(self, error: Exception, before: Sequence[ArrayReference]) -> None:
         try:
@@ -243,14 +270,15 @@ _HELD: Final = _count_held()
 
 
 def _variables_in_place(capture: _Capture) -> bool:
-    """Return whether each variable is still in its array, without other references to that array.
+    """Return whether each variable is still in its array, and each that a launch overwrites has no other reader.
 
-    A launch overwrites the array, but a value read from a variable must never change.
+    A value read from a variable must never change.
     """
-    if any(variable.value is not array for variable, array in capture.variables):
+    if any(variable.value is not array for variable, array in (*capture.read, *capture.written)):
         return False
-    # A higher count means that a step, or the user, still holds what was read from the variable.
-    return all(count <= _HELD for count in _counts(capture.variables))
+    # A higher count means that a step, or the user, still holds what was read from the variable, or that the constant
+    # which initialized it shares the array.
+    return all(count <= _HELD for count in _counts(capture.written))
 
 
 def is_capturable(nodes: Sequence[BoundNode]) -> bool:

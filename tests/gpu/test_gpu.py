@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import aioflow as af
 from aioflow.runtime.step import Step
 from aioflow.testing.check_backend import check_backend
 
-cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'aioflow-engine[cupy]'")
+cupy = pytest.importorskip("cupy", reason="needs CuPy: pip install 'aioflow-engine[cupy13]' or '[cupy]'")
 
 from aioflow_cupy.backend import CupyBackend  # noqa: E402  # after the skip
 from aioflow_cupy.device import CupyDevice, CupySettings  # noqa: E402
@@ -24,7 +25,10 @@ def _reason() -> str | None:
     return None if count else "CuPy finds no GPU"
 
 
-pytestmark = pytest.mark.skipif(_reason() is not None, reason=_reason() or "")
+pytestmark = [
+    pytest.mark.skipif(_reason() is not None, reason=_reason() or ""),
+    pytest.mark.blocks_loop("the first use creates CUDA's context, and compiles kernels"),
+]
 
 
 @pytest.fixture
@@ -72,6 +76,45 @@ async def test_a_step_is_captured_and_replayed(gpu: CupyDevice) -> None:
         np.testing.assert_allclose(await gpu.to_host(made[1]), value.sum(axis=0), rtol=1e-4, atol=1e-4)
     assert captured.stats.replayed >= 3
     assert captured.stats.refused is None
+
+
+async def test_a_capture_does_not_record_the_work_of_other_tasks(gpu: CupyDevice) -> None:
+    sent: list[Any] = []
+
+    def step(x: Any) -> tuple[Any, ...]:
+        if gpu.streams.capturing:
+            # The event loop's thread submits copies whenever a task has a feed.
+            thread = Thread(target=lambda: sent.append(gpu.transfers.upload(np.full(1000, 7, np.float32))))
+            thread.start()
+            thread.join()
+        return (x * 2,)
+
+    captured: Any = gpu.capture(step)
+    for i in range(5):
+        (made,) = await gpu.executor.run(Step(), captured, await gpu.to_device(np.full(4, i, np.float32)))
+        assert (await gpu.to_host(made)).tolist() == [2 * i] * 4
+    assert captured.stats.refused is None
+    assert [(await gpu.to_host(array)).tolist() for array in sent] == [[7] * 1000]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+async def test_training_steps_are_captured_and_converge(dtype: str) -> None:
+    """Train on the GPU in a session: the replayed steps go on from the plain ones."""
+    losses = []
+    with af.Graph().as_default(), af.device("/gpu:0"):
+        x, y = af.placeholder(af.float32, [32, 16]), af.placeholder(af.float32, [32, 1])
+        w = af.Variable(np.full((16, 1), 0.1, np.float32))
+        made = af.cast(af.matmul(af.cast(x, dtype), af.cast(w, dtype)), af.float32)
+        loss = af.reduce_mean(af.square(made - y))
+        train = af.train.AdamOptimizer(0.05).minimize(loss)
+        random = np.random.default_rng(0)
+        value = random.normal(size=(32, 16)).astype(np.float32)
+        feeds = {x: value, y: value.sum(axis=1, keepdims=True) / 2}
+        async with af.Session(config=af.SessionConfig(allow_soft_placement=True)) as session:
+            await session.run(af.global_variables_initializer())
+            for _ in range(40):
+                losses.append(float((await session.run([loss, train], feeds))[0]))
+    assert losses[-1] < losses[3] / 4 < losses[0] / 4
 
 
 async def test_a_step_that_reads_a_value_is_computed_without_capture(gpu: CupyDevice) -> None:

@@ -141,6 +141,33 @@ def assign(xp: Any, variables: Any, gradient: Any) -> tuple[Any, ...]:
     return (variable.read() * 1,)
 
 
+def scale(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
+    return (variables[0].read() * x,)
+
+
+def test_a_variable_that_is_only_read_may_have_other_readers() -> None:
+    """Constants that initialize variables share their arrays."""
+    machine = Machine(scale, [10.0, 20.0])
+    reader = machine.variables[0].read()
+    for i in range(6):
+        (seen,) = machine.run([i, 1.0])
+        assert seen.tolist() == [10.0 * i, 20.0]
+    assert (machine.stats.captured, machine.stats.replayed) == (1, 4)
+    assert reader.raw.tolist() == [10.0, 20.0]
+
+
+def test_captures_become_rare_if_a_variable_moves_all_the_time() -> None:
+    machine = Machine(scale, [0.0])
+    for i in range(100):
+        machine.variables[0].assign(machine.put([float(i)]))
+        (seen,) = machine.run([2.0])
+        assert seen.tolist() == [2.0 * i]
+    assert machine.stats.captured < 10
+    for _ in range(200):
+        machine.run([2.0])
+    assert machine.stats.replayed > 100
+
+
 @pytest.mark.parametrize("step", [update, assign])
 def test_variables_continue_across_replays(step: Any) -> None:
     machine = Machine(step, [10.0, 20.0])

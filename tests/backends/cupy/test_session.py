@@ -46,6 +46,19 @@ async def test_small_network_trains_as_on_the_cpu(driver: FakeDriver) -> None:
     assert ("upload", "upload") in driver.words("upload")
 
 
+async def test_training_steps_are_replayed(driver: FakeDriver) -> None:
+    with af.device("/gpu:0"):
+        data = af.Variable(np.ones((4, 3), np.float32), trainable=False)  # stays in its initializer's array
+        weights = af.Variable(np.full((3, 1), 0.5, np.float32))
+        train = af.train.AdamOptimizer(0.1).minimize(af.reduce_mean(af.square(data @ weights)))
+    async with af.Session() as session:
+        await session.run(af.global_variables_initializer())
+        for _ in range(8):
+            await session.run(train)
+    assert len(driver.words("captured")) == 1
+    assert len(driver.words("launch")) == 6
+
+
 async def test_a_convolution_with_soft_placement(driver: FakeDriver) -> None:
     image = np.random.default_rng(1).normal(size=(2, 8, 8, 3)).astype(np.float32)
     results: dict[str, Any] = {}
