@@ -1,199 +1,218 @@
-"""`python -m benchmarks.gpu`: the CuPy backend on a GPU, against plain CuPy and, if installed, PyTorch.
+"""`python -m benchmarks.gpu --into FOLDER`: the tests and the benchmarks of the CuPy backend on a GPU, within minutes.
 
-Times are medians of alternating rounds, each of which ends with a device synchronization. Without a GPU it prints a
-message and exits.
+First come the tests of tests/gpu, then the sections of `benchmarks.gpu_sections`: products against cuBLAS, training
+steps with and without CUDA graphs beside PyTorch's, copies, the overhead of a step, convolutions. Each is a process of
+its own with a time limit, so that neither an error of CUDA nor an endless loop in one ends the others. It needs no
+network, and skips what is not installed.
+
+The folder gets RESULTS_GPU.md, which is written again after each part, tests.log, and sections.log with the tracebacks
+and all other output. Without a GPU the program tells so, and ends with status 0.
 """
 
 from __future__ import annotations
 
-import asyncio
+import argparse
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from statistics import median
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, TextIO
 
-import numpy as np
-
-from aioflow.runtime.step import Step
-from aioflow_cupy.backend import CupyBackend
-from aioflow_cupy.device import CupyDevice
+from benchmarks.history import commit
+from benchmarks.kernels import fresh_environment
 
 __all__ = ["main"]
 
-SIZE, ROUNDS = 8192, 11
+_ROOT: Final = Path(__file__).parent.parent
+_RESULTS: Final = "RESULTS_GPU.md"
+_LEAST: Final = 5.0  # seconds; no part is started with less time left
 
 
-def timed(device: CupyDevice, calls: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Return the seconds per call of each, measured in alternating rounds."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    with device.streams.computing():
-        for call in calls.values():
-            for _ in range(4):
-                call()
-        for _ in range(ROUNDS):
-            for name, call in calls.items():
-                device.streams.compute.synchronize()
-                started = time.perf_counter()
-                for _ in range(repeats):
-                    call()
-                device.streams.compute.synchronize()
-                times[name].append((time.perf_counter() - started) / repeats)
-    return {name: median(measured) for name, measured in times.items()}
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the run.
+
+    Attributes:
+        name: Name on the command line.
+        title: Heading in the results.
+        limit: Seconds that it may take.
+        arguments: Arguments of Python for its program.
+        is_table: Whether the output is Markdown for the results; otherwise only its last lines are shown.
+    """
+
+    name: str
+    title: str
+    limit: float
+    arguments: Sequence[str]
+    is_table: bool = True
 
 
-def products(device: CupyDevice) -> list[str]:
-    """Measure large products with the kernel and with CuPy alone."""
-    import ml_dtypes
+def _section(name: str, title: str, limit: float) -> Part:
+    return Part(name, title, limit, ("-m", "benchmarks.gpu", "--section", name))
 
-    from aioflow.graph.dtypes import as_dtype
-    from aioflow.kernels.registry import KERNELS, Binding
-    from aioflow.kernels.resources import ResourceManager
 
-    rows = []
-    for dtype in (np.float32, ml_dtypes.bfloat16):
-        kind = as_dtype(dtype)
-        attrs = {"T": kind, "transpose_a": False, "transpose_b": False}
-        dims = ((SIZE, SIZE),) * 2
-        binding = Binding(
-            "m", "MatMul", attrs, (kind,) * 2, dims, (kind,), dims[:1], (None,) * 2, device, ResourceManager(), {}
+_TESTS: Final = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "timeout=60", "tests/gpu")
+
+# The limits add up to more than the whole run may take: few parts need theirs.
+PARTS: Final = (
+    _section("machine", "Machine", 60),
+    Part("tests", "Tests", 180, _TESTS, is_table=False),
+    _section("products", "Matrix products", 75),
+    _section("mlp", "Training of a perceptron", 90),
+    _section("transformer", "Training of a transformer block", 120),
+    _section("copies", "Copies between host and device", 60),
+    _section("hop", "Overhead of a step", 45),
+    _section("convolutions", "Convolutions", 75),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a part: its output, its duration in seconds, and the reason why it is not complete, or None."""
+
+    output: str
+    seconds: float
+    problem: str | None = None
+
+
+Launch = Callable[[Part, float, Path], Outcome]
+
+
+def launch(part: Part, limit: float, folder: Path) -> Outcome:
+    """Run a part's program for at most `limit` seconds, and append what it writes to the logs of the folder."""
+    started = time.monotonic()
+    lines = folder / ("current.md" if part.is_table else f"{part.name}.log")
+    environment = {**fresh_environment(), "PYTHONUNBUFFERED": "1"}
+    with lines.open("w", encoding="utf-8") as output, (folder / "sections.log").open("a", encoding="utf-8") as log:
+        print(f"== {part.name}", file=log, flush=True)
+        program = subprocess.Popen(
+            [sys.executable, *part.arguments],
+            cwd=_ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=log if part.is_table else subprocess.STDOUT,
         )
-        _, body = device.bind(KERNELS.get("MatMul", "GPU", attrs), binding)
-        with device.streams.computing():
-            a = device.xp.ones((SIZE, SIZE), dtype)
-        times = timed(device, {"aioflow": lambda: body(a, a), "CuPy": lambda: device.xp.matmul(a, a)}, 5)  # noqa: B023
-        flops = 2 * SIZE**3 / times["aioflow"] / 1e12
-        share = times["CuPy"] / times["aioflow"]
-        rows.append(f"| matmul {SIZE}² {kind.name} | {flops:.0f} TFLOP/s | {share:.1%} of CuPy | ≥ 95 % |")
-    return rows
+        problem = _wait(program, limit)
+    text = lines.read_text("utf-8", errors="replace").strip()
+    if part.is_table:
+        lines.unlink()
+    return Outcome(text, time.monotonic() - started, problem)
 
 
-def perceptron(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
-    """Compute a training step of a small network, which consists of many short kernels."""
-    hidden = [x]
-    for w in weights:
-        hidden.append(xp.maximum(hidden[-1] @ w, 0))
-    flowing = hidden[-1] - 1
-    made = []
-    for w, before, after in zip(reversed(weights), reversed(hidden[:-1]), reversed(hidden[1:]), strict=True):
-        flowing = flowing * (after > 0)
-        made.append(w - (before.T @ flowing) * xp.float32(1e-4))
-        flowing = flowing @ w.T
-    return tuple(reversed(made))
-
-
-def transformer(xp: Any, x: Any, weights: list[Any]) -> tuple[Any, ...]:
-    """Compute the forward pass of one block: single-head attention and a feed-forward layer, with residuals, norms."""
-
-    def norm(v: Any) -> Any:
-        centred = v - v.mean(axis=-1, keepdims=True)
-        return centred / xp.sqrt((centred * centred).mean(axis=-1, keepdims=True) + xp.float32(1e-5))
-
-    query, key, value, out, up, down = weights
-    n = norm(x)
-    scores = (n @ query) @ (n @ key).T * xp.float32(query.shape[1] ** -0.5)
-    scores = xp.exp(scores - scores.max(axis=-1, keepdims=True))
-    attended = (scores / scores.sum(axis=-1, keepdims=True)) @ (n @ value) @ out + x
-    return (xp.maximum(norm(attended) @ up, 0) @ down + attended,)
-
-
-def steps(device: CupyDevice) -> list[str]:
-    """Measure steps with and without capture, and in PyTorch if it is installed."""
-    rows = []
-    random = np.random.default_rng(0)
-    for name, function, width, count in (("MLP step", perceptron, 256, 6), ("transformer block", transformer, 256, 6)):
-        arrays = [random.normal(size=(128, width)), *random.normal(size=(count, width, width)) / width]
-        with device.streams.computing():
-            own = [device.xp.asarray(a.astype(np.float32)) for a in arrays]
-
-        def run(*given: Any, function: Any = function) -> tuple[Any, ...]:
-            made: tuple[Any, ...] = function(device.xp, given[0], list(given[1:]))
-            return made
-
-        captured = device.capture(run)
-        calls = {"plain": lambda: run(*own), "captured": lambda: captured(*own)}  # noqa: B023  # called in this iteration
-        times = timed(device, {**calls, **_torch(name, arrays)}, 20)
-        gain = times["plain"] / times["captured"]
-        shown = ", ".join(f"{k} {v * 1e6:.0f} µs" for k, v in times.items())
-        rows.append(f"| {name} | {shown} | {gain:.1f} times faster captured | ≥ 3 |")
-    return rows
-
-
-def _torch(name: str, arrays: list[Any]) -> dict[str, Callable[[], Any]]:
-    """Return PyTorch's eager step and its CUDA graph of the same computation; empty without PyTorch or CUDA."""
+def _wait(program: subprocess.Popen[bytes], limit: float) -> str | None:
+    """Wait for a program, and return what went wrong."""
     try:
-        import torch
-    except ImportError:
-        return {}
-    if not torch.cuda.is_available():
-        return {}
-    own = [torch.tensor(a, dtype=torch.float32, device="cuda") for a in arrays]
-    function = perceptron if name == "MLP step" else transformer
-    namespace = _TorchNames(torch)
-
-    def eager() -> Any:
-        made = function(namespace, own[0], own[1:])
-        torch.cuda.synchronize()
-        return made
-
-    for _ in range(3):
-        eager()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function(namespace, own[0], own[1:])
-
-    def replayed() -> None:
-        graph.replay()
-        torch.cuda.synchronize()
-
-    return {"torch eager": eager, "torch graph": replayed}
+        status = program.wait(limit)
+    except subprocess.TimeoutExpired:
+        return f"stopped after {limit:.0f} s"
+    finally:
+        program.kill()  # nothing, if it has ended
+        program.wait()
+    return None if status == 0 else f"ended with status {status}"
 
 
-class _TorchNames:
-    """The few names of the array namespace that the steps use, implemented with PyTorch."""
+def run(
+    parts: Sequence[Part],
+    folder: Path,
+    limit: float,
+    head: str = "",
+    *,
+    launch: Launch = launch,
+    clock: Callable[[], float] = time.monotonic,
+    show: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> int:
+    """Run the parts one after another for at most `limit` seconds, and return the number of those that failed.
 
-    def __init__(self, torch: Any) -> None:
-        self.exp, self.sqrt, self.float32 = torch.exp, torch.sqrt, float
-        self.maximum = lambda a, b: torch.clamp_min(a, b)
+    The results are written after each part, so that a run that is killed leaves what it had.
+
+    Args:
+        parts: The parts.
+        folder: The folder for results and logs.
+        limit: Seconds for all parts.
+        head: Text before the parts.
+        launch: Runs a part.
+        clock: Returns the time in seconds.
+        show: Called with the text of each part.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    began, failed = clock(), 0
+    texts = [head] if head else []
+    for part in parts:
+        left = limit - (clock() - began)
+        if left < _LEAST:
+            text = f"## {part.title}\n\nSkipped: only {max(left, 0):.0f} of {limit:.0f} s were left."
+        else:
+            outcome = launch(part, min(part.limit, left), folder)
+            text = _described(part, outcome)
+            failed += outcome.problem is not None
+        show(text + "\n")
+        texts.append(text)
+        _write(folder / _RESULTS, "\n\n".join(texts) + "\n")
+    return failed
 
 
-async def copies(device: CupyDevice) -> list[str]:
-    """Measure copies of 100 MB to the device and back."""
-    value = np.ones(25_000_000, np.float32)
-    array = await device.to_device(value)
-    there, back = [], []
-    for _ in range(ROUNDS):
-        started = time.perf_counter()
-        array = await device.to_device(value)
-        await device.synchronize()
-        there.append(time.perf_counter() - started)
-        started = time.perf_counter()
-        await device.to_host(array)
-        back.append(time.perf_counter() - started)
-    run = []
-    for _ in range(200):
-        started = time.perf_counter()
-        await device.executor.run(Step(), lambda: None)
-        run.append(time.perf_counter() - started)
-    rates = ", ".join(f"{value.nbytes / median(t) / 1e9:.1f} GB/s {way}" for way, t in (("in", there), ("out", back)))
-    return [f"| 100 MB between host and device | {rates} | hop {median(run) * 1e6:.0f} µs | |"]
+def _described(part: Part, outcome: Outcome) -> str:
+    text = outcome.output if part.is_table else "```text\n" + _end_of(outcome.output) + "\n```"
+    log = "sections.log" if part.is_table else f"{part.name}.log"
+    problem = "" if outcome.problem is None else f"**Not complete**: {outcome.problem}, see {log}. "
+    return f"## {part.title}\n\n{text}\n\n{problem}({outcome.seconds:.0f} s)"
 
 
-def main() -> int:
-    """Print the table, or why it was skipped. Return 0."""
+def _end_of(output: str, lines: int = 40) -> str:
+    return "\n".join(output.splitlines()[-lines:])
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file at once, so that it is complete at any moment."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)
+
+
+def missing() -> str | None:
+    """Return why nothing can be measured here, or None."""
+    from aioflow_cupy.backend import CupyBackend  # heavy, as the sections are: each has a process of its own
+
     try:
-        backend = CupyBackend()
+        found = CupyBackend().count()
     except ImportError as error:
-        print(f"skipped: {error}")
-        return 0
-    if not backend.count():
-        print("skipped: CuPy finds no GPU")
-        return 0
-    device = backend.device(0)
-    print(f"{backend.describe(0)[1]}\n\n| case | measured | | target |\n|---|---|---|---|")
-    print("\n".join([*products(device), *steps(device), *asyncio.run(copies(device))]), flush=True)
-    device.close()
+        return str(error)
+    return None if found else "CuPy finds no GPU"
+
+
+def _print_section(name: str, output: TextIO) -> int:
+    from benchmarks.gpu_sections import lines
+
+    for line in lines(name):
+        print(line, file=output, flush=True)
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the tests and benchmarks, and return 1 if a part failed, otherwise 0."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="folder for results and logs")
+    parser.add_argument("--limit", type=float, default=480, metavar="SECONDS", help="time for everything (480)")
+    parser.add_argument("--only", nargs="+", choices=[part.name for part in PARTS], help="run these parts only")
+    parser.add_argument("--commit", help="name of the commit, if the folder is no checkout of git")
+    parser.add_argument("--section", choices=[part.name for part in PARTS], help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.section is not None:
+        return _print_section(chosen.section, sys.stdout)
+    if chosen.into is None:
+        parser.error("--into FOLDER is required")
+    began = time.monotonic()
+    reason = missing()
+    if reason is not None:
+        print(f"skipped: {reason}")
+        return 0
+    parts = [part for part in PARTS if chosen.only is None or part.name in chosen.only]
+    head = f"# The CuPy backend on a GPU\n\nCommit {chosen.commit or commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC."
+    return int(run(parts, chosen.into, chosen.limit - (time.monotonic() - began), head) > 0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -21,7 +22,7 @@ from aioflow_onednn.entry import describe
 from benchmarks import REMOVED
 from benchmarks.harness import Measured
 
-__all__ = ["COMPARE", "add_options", "compared", "keep", "latest", "machine", "reported"]
+__all__ = ["COMPARE", "add_options", "commit", "compared", "keep", "latest", "machine", "reported"]
 
 COMPARE: Final = "--compare"
 _FOLDER: Final = Path(__file__).with_name("history")
@@ -95,15 +96,17 @@ def _table(name: str, measured: Sequence[Measured]) -> Table:
     return {
         "table": name,
         "date": datetime.now(UTC).strftime("%Y%m%dT%H%M%S"),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": machine(),
         "kernels": describe()["oneDNN"].split(" (")[0],
         "rows": rows,
     }
 
 
-def _commit() -> str:
+def commit() -> str:
     """Return the commit of the checkout, with a mark if the working tree differs from it."""
+    if shutil.which("git") is None:
+        return "unknown"
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
         cwd=_FOLDER.parent,

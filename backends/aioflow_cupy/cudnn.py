@@ -79,16 +79,17 @@ class _Planner:
         return made.transpose(1, 2, 3, 0)
 
     def _run(self, xp: Namespace, name: str, inputs: tuple[Array, Array], out: Array, g: ImageWindows) -> Array:
-        arrays = [xp.ascontiguousarray(a) for a in inputs]
+        arrays: list[Any] = [xp.ascontiguousarray(a) for a in inputs]
         graph, tensors, result = self._plan(name, arrays[0].shape, arrays[1].shape, out.shape, g)
         # Released on return: the pool hands it out again only for later work of this stream.
-        workspace = xp.empty(graph.get_workspace_size(), xp.uint8)
+        workspace: Any = xp.empty(graph.get_workspace_size(), xp.uint8)
         stream: Any = xp.cuda.get_current_stream()
         # Each time, because a handle keeps the stream of its last call.
         self._cudnn.set_stream(handle=self._handle(stream.device_id), stream=stream.ptr)
         # Addresses, because an export through DLPack makes CUDA's legacy default stream wait for the array, which is
         # not allowed during a capture, and CuPy does not export bfloat16.
-        addresses = {tensor: array.data.ptr for tensor, array in zip((*tensors, result), (*arrays, out), strict=True)}
+        operands: list[Any] = [*arrays, out]
+        addresses = {tensor: array.data.ptr for tensor, array in zip((*tensors, result), operands, strict=True)}
         graph.execute(addresses, workspace.data.ptr, handle=self._handle(stream.device_id))
         return out
 

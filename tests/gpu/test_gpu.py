@@ -100,7 +100,6 @@ async def test_a_capture_does_not_record_the_work_of_other_tasks(gpu: CupyDevice
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 async def test_training_steps_are_captured_and_converge(dtype: str) -> None:
     """Train on the GPU in a session: the replayed steps go on from the plain ones."""
-    losses = []
     with af.Graph().as_default(), af.device("/gpu:0"):
         x, y = af.placeholder(af.float32, [32, 16]), af.placeholder(af.float32, [32, 1])
         w = af.Variable(np.full((16, 1), 0.1, np.float32))
@@ -112,8 +111,7 @@ async def test_training_steps_are_captured_and_converge(dtype: str) -> None:
         feeds = {x: value, y: value.sum(axis=1, keepdims=True) / 2}
         async with af.Session(config=af.SessionConfig(allow_soft_placement=True)) as session:
             await session.run(af.global_variables_initializer())
-            for _ in range(40):
-                losses.append(float((await session.run([loss, train], feeds))[0]))
+            losses = [float((await session.run([loss, train], feeds))[0]) for _ in range(40)]
     assert losses[-1] < losses[3] / 4 < losses[0] / 4
 
 

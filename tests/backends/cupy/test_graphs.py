@@ -148,7 +148,7 @@ def scale(xp: Any, variables: Any, x: Any) -> tuple[Any, ...]:
 def test_a_variable_that_is_only_read_may_have_other_readers() -> None:
     """Constants that initialize variables share their arrays."""
     machine = Machine(scale, [10.0, 20.0])
-    reader = machine.variables[0].read()
+    reader: Any = machine.variables[0].read()
     for i in range(6):
         (seen,) = machine.run([i, 1.0])
         assert seen.tolist() == [10.0 * i, 20.0]
