@@ -21,7 +21,7 @@ def install_command(extra: str) -> str:
 
 
 def install_command_for(error: ImportError, extra: str) -> str:
-    """Return the install commands in the error's message, or the command of the extra if there are none.
+    """Return the install commands in the error's message, or the command of the extra if it has none.
 
     A backend may have several extras, and tell in its message which one suits the machine.
     """

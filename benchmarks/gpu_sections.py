@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` measures on a GPU. Each section is a generator of lines in Markdown.
+"""Measurements of `benchmarks.gpu`. Each section is a generator of lines in Markdown.
 
 Times are medians of alternating rounds, each of which ends with a synchronization of the device.
 """

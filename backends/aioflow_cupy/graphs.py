@@ -69,7 +69,7 @@ class _Capture:
 
 @dataclass(slots=True)
 class _Shape:
-    """What is known of the calls with arguments of certain shapes.
+    """The state of the calls with arguments of certain shapes.
 
     Attributes:
         seen: Calls so far, less those that a new capture has to wait for.
