@@ -54,7 +54,7 @@ def _section(name: str, title: str, limit: float) -> Part:
     return Part(name, title, limit, ("-m", "benchmarks.gpu", "--section", name))
 
 
-_TESTS: Final = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "timeout=60", "tests/gpu")
+_TESTS: Final = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-o", "timeout=120", "tests/gpu")
 
 # The limits add up to more than the whole run may take: few parts need theirs.
 PARTS: Final = (
@@ -71,11 +71,19 @@ PARTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a part: its output, its duration in seconds, and the reason why it is not complete, or None."""
+    """The end of a part.
+
+    Attributes:
+        output: Its output.
+        seconds: Its duration.
+        problem: The reason why it is not complete, or None.
+        errors: What else it has written, with its traceback.
+    """
 
     output: str
     seconds: float
     problem: str | None = None
+    errors: str = ""
 
 
 Launch = Callable[[Part, float, Path], Outcome]
@@ -88,6 +96,7 @@ def launch(part: Part, limit: float, folder: Path) -> Outcome:
     environment = {**fresh_environment(), "PYTHONUNBUFFERED": "1"}
     with lines.open("w", encoding="utf-8") as output, (folder / "sections.log").open("a", encoding="utf-8") as log:
         print(f"== {part.name}", file=log, flush=True)
+        begin = log.tell()
         program = subprocess.Popen(
             [sys.executable, *part.arguments],
             cwd=_ROOT,
@@ -98,9 +107,10 @@ def launch(part: Part, limit: float, folder: Path) -> Outcome:
         )
         problem = _wait(program, limit)
     text = lines.read_text("utf-8", errors="replace").strip()
+    errors = (folder / "sections.log").read_bytes()[begin:].decode("utf-8", errors="replace").strip()
     if part.is_table:
         lines.unlink()
-    return Outcome(text, time.monotonic() - started, problem)
+    return Outcome(text, time.monotonic() - started, problem, errors)
 
 
 def _wait(program: subprocess.Popen[bytes], limit: float) -> str | None:
@@ -159,7 +169,9 @@ def _described(part: Part, outcome: Outcome) -> str:
     text = outcome.output if part.is_table else "```text\n" + _end_of(outcome.output) + "\n```"
     log = "sections.log" if part.is_table else f"{part.name}.log"
     problem = "" if outcome.problem is None else f"**Not complete**: {outcome.problem}, see {log}. "
-    return f"## {part.title}\n\n{text}\n\n{problem}({outcome.seconds:.0f} s)"
+    errors = outcome.errors if outcome.problem is not None else ""
+    shown = [text, f"```text\n{_end_of(errors, 20)}\n```" if errors else "", f"{problem}({outcome.seconds:.0f} s)"]
+    return "\n\n".join([f"## {part.title}", *filter(None, shown)])
 
 
 def _end_of(output: str, lines: int = 40) -> str:

@@ -125,16 +125,20 @@ def machine() -> Iterator[str]:
     yield f"- GPU: {name}, {(memory or 0) / 2**30:.0f} GiB, compute capability {cupy.cuda.Device(0).compute_capability}"
     yield f"- Driver: {_driver()}, CUDA {_version(runtime.driverGetVersion())}"
     yield f"- CuPy {cupy.__version__}, CUDA runtime {_version(runtime.runtimeGetVersion())}, cuBLAS {_cublas(cupy)}"
-    yield f"- cuDNN: {_cudnn()}"
-    try:
-        torch = _torch()
-        yield f"- PyTorch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
-    except SkippedError as reason:
-        yield f"- PyTorch: skipped, {reason}"
+    for package, version in (("cuDNN", _cudnn), ("PyTorch", _torch_version)):
+        try:
+            yield f"- {package}: {version()}"
+        except SkippedError as reason:
+            yield f"- {package}: skipped, {reason}"
     packages = ", ".join(f"{package} {metadata.version(package)}" for package in ("numpy", "ml_dtypes"))
     yield f"- Python {platform.python_version()}, {packages}, {platform.machine()}, {os.cpu_count()} processors"
     chosen = [f"{setting}={os.environ[setting]}" for setting in _SETTINGS if setting in os.environ]
     yield f"- Settings: {', '.join(chosen) or 'none'}; products of float32 without TF32 unless a row says otherwise"
+
+
+def _torch_version() -> str:
+    torch = _torch()
+    return f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
 
 
 def _version(number: int) -> str:
@@ -167,8 +171,8 @@ def _cudnn() -> str:
     try:
         cudnn: Any = importlib.import_module("cudnn")
         return f"frontend {cudnn.__version__}, library {cudnn.backend_version()}"
-    except Exception as error:  # only a line of the report: loading the library may raise anything
-        return f"skipped, {type(error).__name__}: {error}"
+    except Exception as error:  # loading the library may raise anything
+        raise SkippedError(f"cuDNN's frontend is not installed ({error})") from error
 
 
 # ── products ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -442,8 +446,7 @@ def _collected(rows: AsyncIterator[str]) -> Iterator[str]:
 
 def convolutions() -> Iterator[str]:
     """Yield rows of a convolution and its gradients in a session, by cuDNN and by products."""
-    if "skipped" in (found := _cudnn()):
-        raise SkippedError(f"no cuDNN frontend ({found})")
+    _cudnn()
     yield f"32 images of 56 × 56 × 64, 3 × 3 × 64 × 64, with both gradients.\n\n{_HEAD}"
     for dtype in (af.float32, af.bfloat16):
         times = asyncio.run(_convolution_times(dtype))

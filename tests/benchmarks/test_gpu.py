@@ -34,7 +34,7 @@ class Clock:
         self.limits[part.name] = limit
         taken = min(self._durations[part.name], limit)
         self.now += taken
-        return Outcome(f"| {part.name} |", taken, self._problems.get(part.name))
+        return Outcome(f"| {part.name} |", taken, self._problems.get(part.name), f"a traceback of {part.name}")
 
 
 def measured(folder: Path, limit: float, durations: dict[str, float], **problems: str) -> tuple[int, str, Clock]:
@@ -61,6 +61,8 @@ def test_failed_part_is_reported_and_the_others_run(tmp_path: Path) -> None:
     failed, text, _ = measured(tmp_path, 200, {"table": 1, "tests": 1, "last": 1}, table="ended with status 1")
     assert failed == 1
     assert "**Not complete**: ended with status 1, see sections.log." in text
+    assert "```text\na traceback of table\n```" in text
+    assert "a traceback of last" not in text
     assert "| last |" in text
 
 

@@ -100,6 +100,8 @@ async def test_a_capture_does_not_record_the_work_of_other_tasks(gpu: CupyDevice
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 async def test_training_steps_are_captured_and_converge(dtype: str) -> None:
     """Train on the GPU in a session: the replayed steps go on from the plain ones."""
+    if dtype == "bfloat16" and int(cupy.__version__.partition(".")[0]) < 14:
+        pytest.skip("CuPy has bfloat16 since version 14")
     with af.Graph().as_default(), af.device("/gpu:0"):
         x, y = af.placeholder(af.float32, [32, 16]), af.placeholder(af.float32, [32, 1])
         w = af.Variable(np.full((16, 1), 0.1, np.float32))

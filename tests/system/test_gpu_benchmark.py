@@ -14,6 +14,7 @@ def test_failing_part_leaves_its_rows_and_its_traceback(tmp_path: Path) -> None:
     outcome = launch(Part("failing", "", 60, ("-c", FAILING)), 60, tmp_path)
     assert outcome.output == "| a |"
     assert outcome.problem == "ended with status 1"
+    assert outcome.errors.endswith("RuntimeError: lost")
     log = (tmp_path / "sections.log").read_text("utf-8")
     assert log.startswith("== failing\n")
     assert "RuntimeError: lost" in log
