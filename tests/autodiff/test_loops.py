@@ -346,6 +346,7 @@ def test_integers_carry_no_gradient(graph: af.Graph) -> None:
 
 define_op("TestTracked", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
 define_op("TestAlive", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
+define_op("TestTrackedBack", "x: T", "y: T", ["T: type"], shape=lambda ctx: ctx.tensors[0].dims)
 ALIVE: list[Any] = []
 COUNTS: list[int] = []
 
@@ -353,6 +354,16 @@ COUNTS: list[int] = []
 @af.RegisterGradient("TestTracked")
 def _tracked_grad(op: Any, grad: Any) -> Any:
     return make("TestAlive", grad * op.outputs[0])
+
+
+@af.RegisterGradient("TestTrackedBack")
+def _tracked_back_grad(op: Any, grad: Any) -> Any:
+    return make("TestTracked", grad)
+
+
+@kernel("TestTrackedBack", fresh=True)
+def _tracked_back(x: Any) -> Any:
+    return x + 0.0
 
 
 @kernel("TestTracked", fresh=True)
@@ -383,6 +394,22 @@ def test_saved_values_are_freed_as_they_are_consumed(graph: af.Graph, lifted: bo
     assert COUNTS[-1] <= 3
     assert all(before >= after for before, after in itertools.pairwise(COUNTS))
     assert not any(ref() is not None for ref in ALIVE)
+
+
+@pytest.mark.parametrize("executor", ["strands", "reference"])
+def test_gradients_of_array_elements_are_freed_when_they_are_joined(graph: af.Graph, executor: str) -> None:
+    x = af.placeholder("float64", (20, 3000))
+    rows = af.TensorArray("float64", size=20).unstack(x)
+    y = times(20, lambda i, s: [s + make("TestTrackedBack", rows.read(i))], np.zeros(3000))
+    (grad,) = af.gradients(y, x)
+    after = make("TestAlive", grad)
+    ALIVE.clear()
+    COUNTS.clear()
+    with af.Session(config=af.SessionConfig(executor=executor)) as session:
+        found = session.run_sync(after, {x: np.ones((20, 3000))})
+    assert (found == 2.0).all()
+    assert len(ALIVE) == 20
+    assert COUNTS == [0]
 
 
 def test_gradient_of_an_imported_loop_is_rejected(graph: af.Graph) -> None:

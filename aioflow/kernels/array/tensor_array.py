@@ -108,7 +108,8 @@ class TensorArrayValue:
                     "dtype": self.dtype,
                     "element_shape": self.dims,
                     "dynamic_size": False,
-                    "clear_after_read": False,
+                    # The gradient of each write reads its element. An array that adds up has several writes for one.
+                    "clear_after_read": not self.adds_up,
                     "identical_element_shapes": self.identical,
                 }
                 found = self.gradients[source] = TensorArrayValue(f"{self.name}/{source}", len(self.items), attrs)
