@@ -14,7 +14,7 @@ from aioflow.arguments import check_whole
 from aioflow.graph import dtypes
 from aioflow.graph.device_spec import DeviceSpec
 from aioflow.graph.dtypes import DType
-from aioflow.graph.graph import Operation, Tensor
+from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.ops.apply import TensorLike, constant, make
 from aioflow.ops.control.critical_section import CriticalSection
@@ -34,6 +34,7 @@ from aioflow.train.slots import create_slot
 
 _SUM = "GradientSum"
 _ROWS = "GradientRows"
+_COUNT = "gradients_added"
 
 
 class GradientAccumulationOptimizer(WrappingOptimizer):
@@ -43,7 +44,8 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
     is a mean over them. Only every `steps`-th step changes variables and increments the global step. Sparse gradients
     (`IndexedSlices`) stay sparse.
 
-    With several replicas that share their variables, the gradients of all replicas count together.
+    With several replicas that share their variables, the gradients of all replicas count together. Each call of
+    `minimize` or `apply_gradients` sums and counts its own gradients.
 
     Args:
         opt: Optimizer that computes and applies the gradients.
@@ -74,6 +76,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         self._steps = int(steps)
         self._average = average
         self._change = change
+        self._sections: dict[Graph, CriticalSection] = {}
         self.may_skip = self.may_skip or self._steps > 1
 
     def apply_gradients(
@@ -97,11 +100,16 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         graph = first.graph
         with graph.as_default():
             self._prepare_branch(given)
+            earlier = sum(known is graph for _, known in self._non_slots)
+            suffix = f"_{earlier}" if earlier else ""
             # The counter and the lock are made once and must not depend on the surrounding step.
             with graph.control_dependencies(None), _beside(first):
-                count = self._create_non_slot_variable(constant(0, dtypes.int64), "gradients_added", first)
-                section = CriticalSection(f"{own}_section") if self._use_locking else None
-            sums = [self._sum_of(g, v) for g, v in given]
+                count = self._create_non_slot_variable(constant(0, dtypes.int64), _COUNT + suffix, first)
+                # One lock for all calls: their updates share variables of the optimizer, such as powers of Adam.
+                if self._use_locking and graph not in self._sections:
+                    self._sections[graph] = CriticalSection(f"{own}_section")
+            section = self._sections.get(graph)
+            sums = [self._sum_of(g, v, suffix) for g, v in given]
             # Everything that is read inside the lock.
             waiting = [part for g, _ in given for part in _parts(g)]
 
@@ -117,14 +125,14 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
         """Return the variables of the inner optimizer, the sums, and the number of gradients added."""
         return [*super().variables(), *Optimizer.variables(self)]
 
-    def _sum_of(self, gradient: Gradient, variable: Any) -> _Sum:
+    def _sum_of(self, gradient: Gradient, variable: Any, suffix: str) -> _Sum:
         if isinstance(gradient, IndexedSlices):
             # The number of accumulated rows varies, so the slot starts with none and its shape is open.
             rest = variable.dims[1:]
-            values = self._get_or_make_open_slot(variable, _SUM, gradient.values.dtype, (0, *rest))
-            indices = self._get_or_make_open_slot(variable, _ROWS, gradient.indices.dtype, (0,))
+            values = self._get_or_make_open_slot(variable, _SUM + suffix, gradient.values.dtype, (0, *rest))
+            indices = self._get_or_make_open_slot(variable, _ROWS + suffix, gradient.indices.dtype, (0,))
             return _SumOfRows(values, indices, (None, *rest))
-        return _Sum(self._zeros_slot(variable, _SUM, _SUM))
+        return _Sum(self._zeros_slot(variable, _SUM + suffix, _SUM + suffix))
 
     def _get_or_make_open_slot(self, variable: Variable, name: str, dtype: DType, dims: tuple[int, ...]) -> Variable:
         """Return a slot with a variable number of rows."""

@@ -253,6 +253,26 @@ def test_change_receives_no_missing_gradients(steps: int) -> None:
     assert seen == [v]
 
 
+@pytest.mark.parametrize("use_locking", [True, False])
+async def test_each_call_accumulates_its_own_gradients(use_locking: bool) -> None:
+    """Two losses with one optimizer, in one step: each update is the mean of three gradients of its own loss."""
+    x = af.placeholder("float64", [])
+    v, w = (af.get_variable(name, initializer=np.zeros(2)) for name in ("v", "w"))
+    opt = GradientAccumulationOptimizer(af.train.GradientDescentOptimizer(1.0), 3, use_locking=use_locking)
+    first = opt.minimize(af.reduce_sum(v * x), var_list=[v])
+    second = opt.minimize(af.reduce_sum((10.0 * v + 2.0 * w) * x))
+    async with af.Session() as sess:
+        await sess.run(af.global_variables_initializer())
+        seen = []
+        for value in (0.0, 1.0, 2.0, 3.0):
+            await sess.run([first, second], {x: value})
+            seen.append([float(each[0]) for each in await sess.run([v, w])])
+        await sess.run(first, {x: 7.0})
+        await sess.run(first, {x: 8.0})
+        seen.append([float(each[0]) for each in await sess.run([v, w])])
+    assert seen == [[0, 0], [0, 0], [-11, -2], [-11, -2], [-17, -2]]
+
+
 def test_train_op_is_named_and_collected() -> None:
     v = af.get_variable("v", initializer=np.zeros(2))
     train = GradientAccumulationOptimizer(af.train.AdamOptimizer(), 2, name="sums").minimize(af.reduce_sum(v))
