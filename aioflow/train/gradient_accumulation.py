@@ -28,6 +28,7 @@ from aioflow.train.optimizer import (
     as_gradient,
     collect_step,
     only_if,
+    sum_equal_rows,
     with_values,
 )
 from aioflow.train.slots import create_slot
@@ -42,7 +43,7 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
 
     The update equals that of one step with all the examples, if each step has the same number of examples and the loss
     is a mean over them. Only every `steps`-th step changes variables and increments the global step. Sparse gradients
-    (`IndexedSlices`) stay sparse.
+    (`IndexedSlices`) stay sparse: their sum has a row for each index that occurred.
 
     With several replicas that share their variables, the gradients of all replicas count together. Each call of
     `minimize` or `apply_gradients` sums and counts its own gradients.
@@ -109,8 +110,9 @@ class GradientAccumulationOptimizer(WrappingOptimizer):
                 if self._use_locking and graph not in self._sections:
                     self._sections[graph] = CriticalSection(f"{own}_section")
             section = self._sections.get(graph)
+            # Before the lock is taken, as everything that is read inside.
+            given = [(sum_equal_rows(g) if isinstance(g, IndexedSlices) else g, v) for g, v in given]
             sums = [self._sum_of(g, v, suffix) for g, v in given]
-            # Everything that is read inside the lock.
             waiting = [part for g, _ in given for part in _parts(g)]
 
             def add() -> Operation:
@@ -196,10 +198,7 @@ class _Sum:
 
 
 class _SumOfRows(_Sum):
-    """The accumulated sparse gradient of one variable.
-
-    Slices are concatenated; the optimizer that applies them sums rows with equal indices.
-    """
+    """The accumulated sparse gradient of one variable: a row for each index that occurred."""
 
     def __init__(self, values: Variable, indices: Variable, dims: tuple[int | None, ...]) -> None:
         super().__init__(values)
@@ -207,10 +206,13 @@ class _SumOfRows(_Sum):
         self._dims = dims
 
     def add(self, gradient: IndexedSlices) -> Operation:
-        kept = self.read()
+        parts = [self.read(), gradient]
         # Both are read before either is assigned: rows and indices must stay in step.
-        pairs = ((self._values, kept.values, gradient.values), (self._indices, kept.indices, gradient.indices))
-        return group(*(held.assign(make("ConcatV2", [old, new], 0), read_value=False) for held, old, new in pairs))
+        values, indices = (make("ConcatV2", [*each], 0) for each in zip(*map(_parts, parts), strict=True))
+        total = sum_equal_rows(IndexedSlices(values, indices))
+        return group(
+            self._values.assign(total.values, read_value=False), self._indices.assign(total.indices, read_value=False)
+        )
 
     def read(self) -> IndexedSlices:
         values, indices = self._values.read_value(), self._indices.read_value()

@@ -275,10 +275,8 @@ class Optimizer:
     def _resource_apply_sparse_duplicate_indices(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
         """Return the node that updates rows, for indices that may repeat. By default equal indices are summed first."""
         # Updates such as Adagrad's are not linear in the gradient, so equal indices are summed first.
-        unique = make_list("Unique", indices)
-        count = make("Shape", unique[0])[0]
-        summed = make("UnsortedSegmentSum", grad, unique[1], count)
-        return self._resource_apply_sparse(summed, handle, unique[0])
+        summed = sum_equal_rows(IndexedSlices(grad, indices))
+        return self._resource_apply_sparse(summed.values, handle, summed.indices)
 
     def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
         """Return the node that is done when all updates are done."""
@@ -421,6 +419,13 @@ class WrappingOptimizer(Optimizer):
 def with_values(gradient: Gradient, change: Callable[[Tensor], Tensor]) -> Gradient:
     """Return the gradient with changed values; a sparse gradient keeps its rows."""
     return gradient.with_values(change(gradient.values)) if isinstance(gradient, IndexedSlices) else change(gradient)
+
+
+def sum_equal_rows(gradient: IndexedSlices) -> IndexedSlices:
+    """Return the gradient with one row for each index: the sum of the rows that have it."""
+    unique = make_list("Unique", gradient.indices)
+    count = make("Shape", unique[0])[0]
+    return IndexedSlices(make("UnsortedSegmentSum", gradient.values, unique[1], count), unique[0])
 
 
 def only_if(condition: Tensor, apply: Callable[[], Operation]) -> Operation:

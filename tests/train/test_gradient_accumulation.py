@@ -110,6 +110,18 @@ async def test_variables_do_not_change_between_updates() -> None:
         assert [v.size for v in await sess.run(sums) if v.ndim and v.shape[0] == 0] == [0, 0], "no rows are kept"
 
 
+async def test_sparse_sum_has_one_row_for_each_index() -> None:
+    model = Model(GradientAccumulationOptimizer(af.train.AdamOptimizer(0.1), 3))
+    (rows,) = (v for v in model.optimizer.variables() if v.op.name == "table/GradientRows")
+    async with af.Session() as sess:
+        await sess.run(af.global_variables_initializer())
+        for part in range(2):
+            await sess.run(model.train, model.feeds(part, 3))
+            seen = ROWS[: (part + 1) * 4]
+            assert len(set(seen)) < len(seen)
+            assert sorted(await sess.run(rows)) == sorted(set(seen))
+
+
 async def test_checkpoint_contains_accumulated_gradients(tmp_path: Path) -> None:
     whole = await trained(lambda: Model(GradientAccumulationOptimizer(af.train.MomentumOptimizer(0.1, 0.9), 4)), 4, 1)
     model = Model(GradientAccumulationOptimizer(af.train.MomentumOptimizer(0.1, 0.9), 4))
