@@ -16,6 +16,7 @@ import numpy as np
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.kernels.convert import broadcast_shape
+from aioflow.kernels.narrowing import narrowed
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 from aioflow.ops.linalg.einsum import Equation, Label, parse_equation
@@ -35,7 +36,7 @@ def _same(x: Array) -> Array:
 
 def _in_float32(multiply: _Product, own: NpDType) -> _Product:
     def product(a: Array, b: Array) -> Array:
-        return multiply(a.astype(np.float32), b.astype(np.float32)).astype(own)
+        return narrowed(multiply(a.astype(np.float32), b.astype(np.float32)), own)
 
     return product
 
@@ -151,7 +152,7 @@ def bind_einsum(binding: Binding) -> KernelBody:
                 plans.clear()
             plan = plans[ranks] = _plan(xp, equation, ranks)
         if dtype in _SMALL_FLOATS:
-            return plan([x.astype(np.float32) for x in inputs]).astype(dtype.np_dtype)
+            return narrowed(plan([x.astype(np.float32) for x in inputs]), dtype.np_dtype)
         return plan(inputs)
 
     return contract

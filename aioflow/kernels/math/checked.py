@@ -12,6 +12,7 @@ import numpy.typing as npt
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType, bfloat16, float32
 from aioflow.kernels.convert import as_sizes, broadcast_shape
+from aioflow.kernels.narrowing import narrowed
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, ArrayFunction, Namespace, NpDType
 
@@ -87,12 +88,12 @@ def cast(binding: Binding) -> KernelBody:
 
 
 def _cast(dtype: NpDType, x: Array) -> Array:
-    return x.astype(dtype)
+    return narrowed(x, dtype)
 
 
 def _cast_by(between: NpDType, dtype: NpDType, x: Array) -> Array:
     """Cast by way of another dtype, because NumPy has no casts between most narrow dtypes."""
-    return x.astype(between).astype(dtype)
+    return narrowed(x.astype(between), dtype)
 
 
 def _cast_real(dtype: NpDType, x: Array) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph import dtypes
+from aioflow.kernels.narrowing import narrowed
 from aioflow.kernels.registry import Binding, KernelBody, Ufunc, binder, elementwise, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 
@@ -119,7 +120,7 @@ def fused(
 
 def _through_float32(body: Callable[..., Array], dtype: NpDType) -> KernelBody:
     def narrow(*inputs: Array, out: Array | None = None) -> Array:
-        result = body(*(a.astype(np.float32) for a in inputs)).astype(dtype)
+        result = narrowed(body(*(a.astype(np.float32) for a in inputs)), dtype)
         if out is None:
             return result
         out[...] = result

@@ -13,6 +13,7 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.dtypes import DType
+from aioflow.kernels.narrowing import narrowed
 from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.memory.values import Array, Namespace, NpDType
 
@@ -30,7 +31,7 @@ def widen(value: Array) -> Array:
 
 def narrow(value: Array, dtype: NpDType) -> Array:
     """Return the value in `dtype`."""
-    return value if value.dtype == dtype else value.astype(dtype)
+    return value if value.dtype == dtype else narrowed(value, dtype)
 
 
 def _number(binding: Binding, value: float) -> Any:
@@ -111,7 +112,7 @@ def _in_float32(binding: Binding, body: KernelBody) -> KernelBody:
     dtype = binding.output_dtypes[0].np_dtype
     if binding.output_dtypes[0].name not in _HALVES:
         return body
-    return lambda *inputs: body(*(i.astype(np.float32) for i in inputs)).astype(dtype)
+    return lambda *inputs: narrowed(body(*(i.astype(np.float32) for i in inputs)), dtype)
 
 
 def _compute_number(binding: Binding) -> type:
