@@ -38,7 +38,7 @@ def _in_float16(x: Array) -> Array:
 
 
 def _rounded(x: Array) -> Array:
-    """Round float32 to nearest, ties to even, on the bits: a sign, 8 (here 5) bits of exponent, 23 (here 10) of digits."""
+    """Round float32 to nearest, ties to even, on the bits: a sign, 8 bits of exponent (now 5) and 23 of digits (10)."""
     bits = x.view(np.uint32)
     magnitude = bits & 0x7FFF_FFFF
     # Subnormals are those below 2^-14. Zero less 1 is the largest number. NumPy is faster if there are few, and knows

@@ -20,7 +20,7 @@ def test_every_interval_between_two_float16_rounds_as_in_numpy() -> None:
     exact = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
     ties = np.append((exact[1:] + exact[:-1]) / 2, np.float32(65519.996))
     around = [np.nextafter(each, np.float32(to)) for each in (exact, ties[:-1]) for to in (0, np.inf)]
-    x = both_signs(np.concatenate([exact, ties, *around, np.float32([1e-45, 1e-40])]))
+    x = both_signs(np.concatenate([exact, ties, *around, np.array([1e-45, 1e-40], np.float32)]))
     # Subnormals everywhere: parts with few of them are left to NumPy.
     x = np.random.default_rng(0).permutation(np.concatenate([x, np.tile(exact[:1024], 64)]))
     found = narrowed(x, FLOAT16)
