@@ -30,6 +30,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 import aioflow as af
+from benchmarks.tables import BASELINE, Printer, Quantity, Row, Target, beside
 
 __all__ = ["CHECKPOINT_ROWS"]
 
@@ -178,7 +179,7 @@ def theirs(build: Callable[[Any], Any], rounds: int, folder: str) -> list[Round]
 
 def measure(
     name: str, incremental: bool = False, rounds: int = _ROUNDS, say: Callable[[str], None] | None = None
-) -> str:
+) -> Row:
     """Return a row of the table."""
     build = {"dense": dense, "sparse": sparse}[name]
     with tempfile.TemporaryDirectory() as folder:
@@ -195,15 +196,12 @@ def measure(
         "sparse": "512 MB of an embedding with sparse updates" + (", incrementally" if incremental else ""),
     }[name]
     running = median(_longest(each.beside_running, each.quiet_running) for each in our_rounds)
-    return (
-        f"| longest step while a checkpoint of {what} is written, over the median without (alone {alone:.2f}; "
-        f"{running:.2f} if waiting for a processor is left out) | {there:.2f} | {here:.2f} | {here / there:.2f} | "
-        f"≤ {_TARGET:.0f} alone | "
-        f"{'yes' if here <= _TARGET else '**no**'} |"
-    )
+    longest = Quantity(here, note=f"alone {alone:.2f}; {running:.2f} if waiting for a processor is left out")
+    case = f"longest step while a checkpoint of {what} is written, over the median without"
+    return beside(case, longest, Quantity(there), Target(_TARGET, column="aioflow"), other=BASELINE)
 
 
-CHECKPOINT_ROWS: tuple[Callable[[], str], ...] = (
+CHECKPOINT_ROWS: tuple[Callable[[], Row], ...] = (
     partial(measure, "dense"),
     partial(measure, "sparse"),
     partial(measure, "sparse", True),
@@ -216,9 +214,11 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="dense, sparse, or both")
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
     parser.add_argument("--incremental", action="store_true")
+    Printer.add_options(parser)
     arguments = parser.parse_args()
+    printer = Printer(arguments)
     for name in arguments.models or ["dense", "sparse"]:
-        print(measure(name, arguments.incremental, arguments.rounds, partial(print, flush=True)), flush=True)
+        printer.row(measure(name, arguments.incremental, arguments.rounds, printer.note))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from aioflow.compiler.optimize.passes import PASSES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.runtime.folding import fold
 from benchmarks.placement import speed
+from benchmarks.tables import BASELINE, Row, Target, beside, program, seconds
 
 # isort: split
 import numpy as np
@@ -47,7 +48,7 @@ def resnet_50(image: Any) -> Any:
     return af.nn.softmax(af.nn.bias_add(af.matmul(af.reduce_mean(y, [1, 2]), weights), af.zeros([1000])))
 
 
-def optimizing() -> str:
+def optimizing() -> Row:
     """Time all passes over the inference graph."""
     with af.Graph().as_default():
         image = af.placeholder(af.float32, [None, 224, 224, 3])
@@ -64,18 +65,18 @@ def optimizing() -> str:
     return _row(name, median(times), 1.0)
 
 
-def placing() -> str:
+def placing() -> Row:
     """Time the constraints and the simulation of placement."""
-    seconds = dict(speed(10_000, 8, 3))
-    return _row("placement of 10,000 nodes on 8 devices", seconds["constraints"] + seconds["auto"], 1.5)
+    taken = dict(speed(10_000, 8, 3))
+    return _row("placement of 10,000 nodes on 8 devices", taken["constraints"] + taken["auto"], 1.5)
 
 
-def a_known_step() -> str:
+def a_known_step() -> Row:
     """Time the lookup of a compiled step: `run` of a known signature, against a callable, which needs no lookup."""
     return asyncio.run(_a_known_step())
 
 
-async def _a_known_step() -> str:
+async def _a_known_step() -> Row:
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [])
         y = x + 1.0
@@ -91,15 +92,15 @@ async def _a_known_step() -> str:
                     found.append((time.perf_counter() - started) / 2000)
     looked_up, direct = (median(t) for t in times)
     name = "a cached plan: a callable of a step, and `run` of the same"
-    return f"| {name} | {direct * 1e6:.2f} µs | {looked_up * 1e6:.2f} µs | — | — | — |"
+    return beside(name, seconds(looked_up), seconds(direct), other=BASELINE)
 
 
-def _row(name: str, seconds: float, limit: float) -> str:
-    return f"| {name} | — | {seconds:.2f} s | — | ≤ {limit} s | {'yes' if seconds <= limit else '**no**'} |"
+def _row(name: str, taken: float, limit: float) -> Row:
+    return beside(name, seconds(taken), target=Target(limit, column="aioflow"), other=BASELINE)
 
 
 COMPILING_ROWS = (optimizing, placing, a_known_step)
 
 
 if __name__ == "__main__":
-    print("\n".join(row() for row in COMPILING_ROWS))
+    program("compiling", __doc__, COMPILING_ROWS)

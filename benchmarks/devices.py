@@ -15,6 +15,7 @@ import time
 from statistics import median
 
 import aioflow as af  # before NumPy, so that its backends may prepare it
+from benchmarks.tables import BASELINE, Row, Target, beside, program, seconds
 
 # isort: split
 import numpy as np
@@ -24,16 +25,14 @@ __all__ = ["DEVICE_ROWS"]
 _ROUNDS = 9
 
 
-def two_branches() -> str:
+def two_branches() -> Row:
     """Time two chains of four products of 1,024² matrices on two devices and on one, each with one thread."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "benchmarks.devices", "branches"]
     done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
     one, two = json.loads(done.stdout)
     name = "two chains of 1,024² products, one CPU device ÷ two"
-    return (
-        f"| {name} | {one * 1e3:.0f} ms | {two * 1e3:.0f} ms | {one / two:.2f} | ≥ 1.7 | {_verdict(one / two >= 1.7)} |"
-    )
+    return beside(name, seconds(two), seconds(one), Target(least=1.7), other=BASELINE, ratio=one / two)
 
 
 async def _branches() -> tuple[float, float]:
@@ -64,13 +63,13 @@ def _chains(devices: int) -> tuple[af.SessionConfig, af.Graph, af.Tensor, list[a
     return af.SessionConfig(device_count={"CPU": devices}, threads=1), graph, x, ends
 
 
-def send_and_recv() -> str:
+def send_and_recv() -> Row:
     """Time a chain of 41 small nodes that changes device at each node, minus the same chain on one device, per change.
 
     The result is processor time, since wall time depends on other load on the cores.
     """
-    pair = asyncio.run(_send_and_recv())
-    return f"| a local Send with its Recv | — | {pair * 1e6:.1f} µs | — | ≤ 6 µs | {_verdict(pair <= 6e-6)} |"
+    pair = seconds(asyncio.run(_send_and_recv()))
+    return beside("a local Send with its Recv", pair, target=Target(6e-6, column="aioflow"), other=BASELINE)
 
 
 async def _send_and_recv(nodes: int = 41, steps: int = 60) -> float:
@@ -96,10 +95,6 @@ async def _send_and_recv(nodes: int = 41, steps: int = 60) -> float:
     return (two - one) / (nodes - 1)
 
 
-def _verdict(reached: bool) -> str:
-    return "yes" if reached else "**no**"
-
-
 DEVICE_ROWS = (two_branches, send_and_recv)
 
 
@@ -107,4 +102,4 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["branches"]:
         print(json.dumps(asyncio.run(_branches())))
     else:
-        print("\n".join(row() for row in DEVICE_ROWS))
+        program("devices", __doc__, DEVICE_ROWS)

@@ -38,6 +38,8 @@ from aioflow.runtime.folding import fold
 from aioflow.runtime.loop_raising import raise_loops
 from aioflow.runtime.worker import Worker
 from aioflow.session.fetches import FetchMapper
+from benchmarks.tables import BASELINE, Row, Target, beside
+from benchmarks.tables import seconds as in_seconds
 
 # isort: split
 import numpy as np
@@ -255,13 +257,13 @@ def stages(nodes: int) -> dict[str, float]:
 # -- the tables --------------------------------------------------------------------------------------------------------
 
 
-def _row(nodes: int, loop: str) -> str:
+def _row(nodes: int, loop: str) -> Row:
     most = median(first_run(nodes, loop).lags[0] for _ in range(5))
     name = f"event-loop lag of the first run of a graph of {nodes:,} nodes, at most ({loop})"
-    return f"| {name} | — | {most * 1e3:.1f} ms | — | ≤ 10 ms | {'yes' if most <= _TARGET else '**no**'} |"
+    return beside(name, in_seconds(most), target=Target(_TARGET, column="aioflow"), other=BASELINE)
 
 
-FIRST_RUN_ROWS: tuple[Callable[[], str], ...] = tuple(partial(_row, nodes, loop) for nodes in SIZES for loop in LOOPS)
+FIRST_RUN_ROWS: tuple[Callable[[], Row], ...] = tuple(partial(_row, nodes, loop) for nodes in SIZES for loop in LOOPS)
 
 
 def main() -> int:

@@ -23,6 +23,7 @@ from aioflow.compiler.prune import StepRequest, prune
 from aioflow_numpy.compiled.wanted import BACKGROUND
 from aioflow_numpy.threads import thread_count
 from benchmarks.roofline import measured_peak
+from benchmarks.tables import BASELINE, Quantity, Row, Target, beside, program, seconds
 
 __all__ = ["FUSION_ROWS"]
 
@@ -83,18 +84,19 @@ def gated_in_place(x: np.ndarray, y: np.ndarray, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def chain(threads: bool) -> str:
+def chain(threads: bool) -> Row:
     """Time the chain against NumPy with `out=`."""
     times, uncompiled = asyncio.run(_chain(threads))
     ratio, target = times["numpy"] / times["fused"], _CHAIN_TARGETS[threads]
     peak, rate = measured_peak().bytes, 3 * 4 * _CHAIN / times["fused"]  # two arrays are read and one is written
     used = "all threads" if threads else "one thread"
-    name = (
-        f"chain of 10 elementwise ops on 10 MB, {used}, against NumPy with `out=` "
-        f"({times['numpy'] / uncompiled:.2f}× before it is compiled; "
-        f"{rate / 1e9:.1f} GB/s, {rate / (peak.all if threads else peak.one):.2f} of copies')"
+    name = f"chain of 10 elementwise ops on 10 MB, {used}, against NumPy with `out=`"
+    note = (
+        f"{times['numpy'] / uncompiled:.2f}× before it is compiled; "
+        f"{rate / 1e9:.1f} GB/s, {rate / (peak.all if threads else peak.one):.2f} of copies'"
     )
-    return _row(name, times["numpy"], times["fused"], f"{ratio:.2f}×", f"≥ {target}×", ratio >= target)
+    ours, theirs = seconds(times["fused"], note), seconds(times["numpy"])
+    return beside(name, ours, theirs, Target(least=target), other=BASELINE, ratio=ratio)
 
 
 async def _chain(threads: bool) -> tuple[dict[str, float], float]:
@@ -154,16 +156,14 @@ def residual_net(m: Any, image: Any) -> Any:
     return m.nn.bias_add(m.matmul(m.reduce_mean(y, axis=[1, 2]), weights), m.zeros([100]))
 
 
-def inference() -> str:
+def inference() -> Row:
     """Time an inference step with each fusion, and measure how far folding changes the result."""
     times, moved = asyncio.run(_inference())
     whole = times["no fusion"]
     shares = ", ".join(f"{name} {times[name] / whole:.3f}" for name in list(_FUSIONS)[1:-1])
-    name = (
-        f"residual net of 15 convolutions, batch 8, no fusion and all ({shares} of the time; folding moves {moved:.0e})"
-    )
-    ratio = times["all three"] / whole
-    return _row(name, whole, times["all three"], f"{ratio:.3f}", "< 1", ratio < 1)
+    ours = seconds(times["all three"], f"{shares} of the time; folding moves {moved:.0e}")
+    name = "residual net of 15 convolutions, batch 8, no fusion and all"
+    return beside(name, ours, seconds(whole), Target(1), other=BASELINE)
 
 
 async def _inference() -> tuple[dict[str, float], float]:
@@ -190,17 +190,13 @@ def _step(session: af.Session, fetches: Any, feeds: Mapping[Any, Any]) -> Callab
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
-def order() -> str:
+def order() -> Row:
     """Measure the peak memory of a gradient-descent step in the given order and in the order that needs less."""
     (given, ordered), (estimate, better) = asyncio.run(_order())
-    ratio = ordered / given
-    name = (
-        f"training step of ten layers, peak memory in the given order and ordered (estimated {better / estimate:.2f})"
-    )
-    return (
-        f"| {name} | {given / 2**20:.1f} MiB | {ordered / 2**20:.1f} MiB | {ratio:.2f} | ≤ 1 | "
-        f"{'yes' if ratio <= 1 else '**no**'} |"
-    )
+    theirs = Quantity(given / 2**20, "MiB")
+    ours = Quantity(ordered / 2**20, "MiB", f"estimated {better / estimate:.2f} times as much")
+    name = "training step of ten layers, peak memory in the given order and ordered"
+    return beside(name, ours, theirs, Target(1), other=BASELINE)
 
 
 async def _order() -> tuple[list[float], tuple[int, int]]:
@@ -232,23 +228,17 @@ async def _peak(step: Callable[[], Awaitable[Any]]) -> float:
     return peak
 
 
-def _row(name: str, other: float, ours: float, ratio: str, target: str, reached: bool) -> str:
-    times = " | ".join(f"{seconds * 1e3:.2f} ms" for seconds in (other, ours))
-    return f"| {name} | {times} | {ratio} | {target} | {'yes' if reached else '**no**'} |"
-
-
-def chain_in_threads() -> str:
+def chain_in_threads() -> Row:
     """Time the chain with all threads."""
     return chain(True)
 
 
-def chain_in_one_thread() -> str:
+def chain_in_one_thread() -> Row:
     """Time the chain with one thread."""
     return chain(False)
 
 
-FUSION_ROWS: tuple[Callable[[], str], ...] = (chain_in_threads, chain_in_one_thread, inference, order)
+FUSION_ROWS: tuple[Callable[[], Row], ...] = (chain_in_threads, chain_in_one_thread, inference, order)
 
 if __name__ == "__main__":
-    for _row_of in FUSION_ROWS:
-        print(_row_of(), flush=True)
+    program("fusion", __doc__, FUSION_ROWS)

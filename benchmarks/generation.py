@@ -28,6 +28,7 @@ import numpy as np
 import aioflow as af
 from aioflow.interop import safetensors
 from benchmarks.plain_gpt2 import PlainModel
+from benchmarks.tables import Printer, Quantity, Row
 from examples.gpt2.generation import generate_many
 from examples.gpt2.model import Config, Model
 
@@ -45,7 +46,7 @@ LARGE = 1 << 30  # bytes
 
 async def our_stream(session: af.Session, model: Model, prompts: Array, count: int) -> tuple[list[list[int]], Array]:
     """Return the tokens of all streams, and the time per token after the first: wall and processor time."""
-    found = []
+    found: list[list[int]] = []
     async for tokens in generate_many(session, model, prompts.tolist(), most=count + 1, temperature=0.0):
         if not found:
             began = _now()
@@ -97,31 +98,37 @@ def _first_difference(ours: list[list[int]], theirs: list[list[int]]) -> int:
     return next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
 
 
-async def speeds(rounds: int, count: int) -> None:
+async def speeds(rounds: int, count: int, printer: Printer) -> None:
     """Print the table of tokens per second. On a loaded machine, processor time is the better measure."""
-    print("| shape | streams | NumPy, tokens/s | aioflow, tokens/s | aioflow / NumPy | of the processor's time |")
-    print("|---|---|---|---|---|---|")
     for name, config in SHAPES.items():
         for rows in STREAMS:
             (ours, theirs), (busy, their_busy) = await measure(config, rows, count, rounds)
-            speed = f"{rows / theirs:.1f} | {rows / ours:.1f}"
-            print(f"| {name} | {rows} | {speed} | {ours / theirs:.2f} | {busy / their_busy:.2f} |", flush=True)
+            cells = {
+                "NumPy": Quantity(rows / theirs, "tokens/s"),
+                "aioflow": Quantity(rows / ours, "tokens/s"),
+                "ratio": Quantity(ours / theirs),
+                "of processor time": Quantity(busy / their_busy),
+            }
+            printer.row(Row(f"{name}, streams: {rows}", cells))
 
 
 # -- a large checkpoint -----------------------------------------------------------------------
 
 
-async def weights(rounds: int) -> None:
+async def weights(rounds: int, printer: Printer) -> None:
     """Print the table of a checkpoint of 1 GiB."""
-    print("| what | graph ready | first step | peak memory / size of the file |")
-    print("|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
         await safetensors.save(path, {f"h.{i}.weight": np.full([4096, 4096], i, np.float32) for i in range(16)})
         for what in ("mapped", "transposed"):
             rows = [_child(path, what) for _ in range(rounds)]
             ready, first, peak = (median(row[key] for row in rows) for key in ("ready", "first", "peak"))
-            print(f"| {what} | {ready * 1e3:.0f} ms | {first:.2f} s | {peak / LARGE:.3f} |")
+            cells = {
+                "graph ready": Quantity(ready, "s"),
+                "first step": Quantity(first, "s"),
+                "peak memory / size of the file": Quantity(peak / LARGE),
+            }
+            printer.row(Row(f"weights of 1 GiB, {what}", cells))
 
 
 def _child(path: Path, what: str) -> dict[str, float]:
@@ -164,16 +171,18 @@ async def main() -> None:
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="only the first ones")
     parser.add_argument("--skip", choices=["speeds", "weights"])
     parser.add_argument("--child", nargs=2)
+    Printer.add_options(parser)
     options = parser.parse_args()
+    printer = Printer(options)
     if options.child:
         await child(*options.child)
         return
     for name in list(SHAPES)[options.shapes :]:
         del SHAPES[name]
     if options.skip != "speeds":
-        await speeds(options.rounds, options.tokens)
+        await speeds(options.rounds, options.tokens, printer)
     if options.skip != "weights":
-        await weights(options.rounds)
+        await weights(options.rounds, printer)
 
 
 if __name__ == "__main__":

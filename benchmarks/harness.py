@@ -8,19 +8,16 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any, Final
+from typing import Any
 
 from benchmarks.kernels import have_onednn
 from benchmarks.primitive_form import primitive_form
 from benchmarks.roofline import Peak, share, step_flops
+from benchmarks.tables import Quantity, Row, Target, beside
 
-__all__ = ["HEAD", "Case", "Measured", "alternating", "measure"]
-
-HEAD: Final = (
-    "| case | TensorFlow 2.21 | aioflow | ratio | target | reached | of the peak |\n|---|---|---|---|---|---|---|"
-)
+__all__ = ["Case", "Measured", "alternating", "measure"]
 
 
 @dataclass(frozen=True)
@@ -73,13 +70,12 @@ class Measured:
         """The ratio aioflow / TensorFlow."""
         return self.ours / self.theirs
 
-    def row(self, peak: Peak) -> str:
+    def row(self, peak: Peak) -> Row:
         """Return a row of the table."""
-        unit = " each" if self.case.per > 1 else ""
-        ours, theirs = (f"{t / self.case.per * 1e6:.2f} µs{unit}" for t in (self.ours, self.theirs))
-        verdict = "yes" if self.ratio <= self.target else "**no**"
-        of_peak = share(self.flops, self.ours, peak)
-        return f"| {self.case.name} | {theirs} | {ours} | {self.ratio:.3f} | ≤ {self.target} | {verdict} | {of_peak} |"
+        unit = "s each" if self.case.per > 1 else "s"
+        ours, theirs = (Quantity(t / self.case.per, unit) for t in (self.ours, self.theirs))
+        row = beside(self.case.name, ours, theirs, Target(self.target))
+        return replace(row, cells={**row.cells, "of the peak": share(self.flops, self.ours, peak)})
 
 
 async def measure(case: Case, tf: Any, aioflow: Any, rounds: int = 11, seconds: float = 0.3) -> Measured:

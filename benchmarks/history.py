@@ -1,4 +1,4 @@
-"""Results stored with their commit in `benchmarks/history`, and the detection of slowdowns since then.
+"""Results stored with their commit and environment in `benchmarks/history`, and the detection of slowdowns since then.
 
 Only ratios are compared, not times, since machines differ and are shared.
 """
@@ -6,101 +6,129 @@ Only ratios are compared, not times, since machines differ and are shared.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
 import subprocess
-import sys
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from aioflow_numpy.blas import loaded_blas
 from aioflow_onednn.entry import describe
 from benchmarks import REMOVED
-from benchmarks.harness import Measured
+from benchmarks.tables import Row, Table
 
-__all__ = ["COMPARE", "add_options", "commit", "compared", "keep", "latest", "machine", "reported"]
+__all__ = ["FOLDER", "Run", "commit", "compared", "keep", "latest", "machine", "new_run", "runs"]
 
-COMPARE: Final = "--compare"
-_FOLDER: Final = Path(__file__).with_name("history")
+FOLDER: Final = Path(__file__).with_name("history")
 _NOISE: Final = 0.1  # relative growth of a ratio that is noise on a shared machine
-
-Table = Mapping[str, Any]
-
-
-def add_options(parser: ArgumentParser) -> None:
-    """Add `--keep` and `--compare`, for `reported`."""
-    parser.add_argument("--keep", action="store_true", help="keep the table, with the commit, in benchmarks/history")
-    parser.add_argument(COMPARE, action="store_true", help="say what became slower since the last kept table")
+# Packages by which results depend on the environment, and the names of their distributions.
+_PACKAGES: Final = {
+    "NumPy": ("numpy",),
+    "TensorFlow": ("tensorflow-cpu", "tensorflow"),
+    "onnxruntime": ("onnxruntime",),
+}
 
 
-def reported(name: str, measured: Sequence[Measured], options: Namespace) -> int:
-    """Compare and keep a table according to the options. Return the exit status: 1 if something became slower."""
-    table = _table(name, measured)
-    lines: list[str] = []
-    if options.compare:
-        before = latest(table, _FOLDER)
-        lines = compared(before, table) if before else []
-        none = "nothing became slower" if before else "no such table has been kept"
-        print("\n".join(lines) or none, file=sys.stderr)  # stdout contains only the table
-    if options.keep:
-        print(f"kept: {keep(table, _FOLDER)}", file=sys.stderr)
-    return 1 if lines else 0
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The tables of one run of `python -m benchmarks`.
+
+    Attributes:
+        date: Start of the run, in UTC.
+        commit: The commit of the checkout, with a mark if the working tree differed from it.
+        environment: Descriptions of the machine and of libraries.
+        tables: The tables by the names of their sections.
+    """
+
+    date: str
+    commit: str
+    environment: Mapping[str, str]
+    tables: dict[str, Table] = field(default_factory=dict)
+
+    def head(self) -> str:
+        """Return a sentence on the environment, for the tables."""
+        day = f"{self.date[:4]}-{self.date[4:6]}-{self.date[6:8]}"
+        details = ", ".join(f"{name} {value}".strip() for name, value in self.environment.items())
+        return f"Commit {self.commit}, {day}: {details}."
+
+
+def new_run() -> Run:
+    """Return a run without tables, of this moment and this environment."""
+    return Run(datetime.now(UTC).strftime("%Y%m%dT%H%M%S"), commit(), environment())
+
+
+def environment() -> dict[str, str]:
+    """Describe the machine: processor, load, Python, libraries, and the kernels of the BLAS."""
+    lines = _cpuinfo()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    found = {model: "", f"{os.cpu_count()} cores": "", "Python": platform.python_version()}
+    for name, distributions in _PACKAGES.items():
+        if version := next(filter(None, map(_version, distributions)), ""):
+            found[name] = version
+    if loaded := loaded_blas():
+        found["OpenBLAS with"] = f"{loaded[0].core_type} kernels"
+    found["oneDNN"] = describe()["oneDNN"].split(" (")[0]
+    found |= {f"{name}={value} removed from the environment": "" for name, value in REMOVED.items()}
+    if hasattr(os, "getloadavg"):  # not on Windows
+        found["load at the start"] = f"{os.getloadavg()[0]:.1f}"
+    return found
 
 
 def machine() -> str:
-    """Describe the machine: the processor, its cores, Python, and the kernels of the BLAS."""
-    model = next(
-        (line.split(":")[1].strip() for line in _cpuinfo() if line.startswith("model name")), platform.processor()
-    )
-    parts = [model, f"{os.cpu_count()} cores", f"Python {platform.python_version()}"]
-    parts += [f"OpenBLAS with {blas.core_type} kernels" for blas in loaded_blas()[:1]]
-    parts += [f"{name}={value} removed from the environment" for name, value in REMOVED.items()]
-    return ", ".join(parts)
+    """Describe the machine in one line."""
+    return ", ".join(f"{name} {value}".strip() for name, value in environment().items())
 
 
-def keep(table: Table, folder: Path) -> Path:
-    """Write a table into a folder, and return the path of its file: date, commit, name."""
+def keep(run: Run, folder: Path = FOLDER) -> Path:
+    """Write a run into a folder, and return the path of its file: date and commit."""
     folder.mkdir(exist_ok=True)
-    path = folder / f"{table['date']}-{table['commit']}-{table['table']}.json"
-    path.write_text(json.dumps(table, indent=1, ensure_ascii=False, sort_keys=True) + "\n", "utf-8")
+    path = folder / f"{run.date}-{run.commit}.json"
+    tables = {
+        name: {"notes": table.notes, "rows": [row.to_json() for row in table.rows]}
+        for name, table in run.tables.items()
+    }
+    found = {"date": run.date, "commit": run.commit, "environment": run.environment, "tables": tables}
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return path
 
 
-def latest(table: Table, folder: Path) -> Table | None:
-    """Return the latest stored table of the same name and the same kernels."""
-    found: list[Table] = [json.loads(path.read_text("utf-8")) for path in folder.glob(f"*-{table['table']}.json")]
-    alike = [each for each in found if each["kernels"] == table["kernels"]]
-    return max(alike, key=lambda each: str(each["date"]), default=None)
+def runs(folder: Path = FOLDER) -> list[Run]:
+    """Return the stored runs, the latest last."""
+    found = []
+    for path in folder.glob("*.json"):
+        run = json.loads(path.read_text("utf-8"))
+        tables = {
+            name: Table([Row.from_json(row) for row in table["rows"]], table["notes"])
+            for name, table in run["tables"].items()
+        }
+        found.append(Run(run["date"], run["commit"], run["environment"], tables))
+    return sorted(found, key=lambda run: run.date)
+
+
+def latest(name: str, stored: Sequence[Run]) -> Run | None:
+    """Return the latest of the stored runs that has a table of that name."""
+    return next((run for run in reversed(stored) if name in run.tables), None)
 
 
 def compared(before: Table, now: Table) -> list[str]:
-    """Return a line for each row of both tables whose ratio has grown by more than noise."""
+    """Return a line for each row of both tables whose ratio has become worse by more than noise."""
     lines = []
-    for row, measured in now["rows"].items():
-        old = before["rows"].get(row)
-        if old is not None and measured["ratio"] > old["ratio"] * (1 + _NOISE):
-            change = measured["ratio"] / old["ratio"] - 1
-            lines.append(f"slower by {change:.0%}: {row}: {old['ratio']:.3f} → {measured['ratio']:.3f}")
+    stored = {row.case: row.value("ratio") for row in before.rows}
+    for row in now.rows:
+        old, new = stored.get(row.case), row.value("ratio")
+        if old is None or new is None:
+            continue
+        more_is_better = any(each.column == "ratio" and math.isfinite(each.least) for each in row.targets)
+        change = (old / new if more_is_better else new / old) - 1
+        if change > _NOISE:
+            lines.append(f"slower by {change:.0%}: {row.case}: {old:.3f} → {new:.3f}")
     return lines
-
-
-def _table(name: str, measured: Sequence[Measured]) -> Table:
-    rows = {
-        each.case.name: {"ratio": each.ratio, "ours": each.ours, "theirs": each.theirs, "target": each.target}
-        for each in measured
-    }
-    return {
-        "table": name,
-        "date": datetime.now(UTC).strftime("%Y%m%dT%H%M%S"),
-        "commit": commit(),
-        "machine": machine(),
-        "kernels": describe()["oneDNN"].split(" (")[0],
-        "rows": rows,
-    }
 
 
 def commit() -> str:
@@ -109,12 +137,19 @@ def commit() -> str:
         return "unknown"
     asked = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--exclude=*"],
-        cwd=_FOLDER.parent,
+        cwd=FOLDER.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     return asked.stdout.strip() or "unknown"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _cpuinfo() -> list[str]:

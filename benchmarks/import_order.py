@@ -18,6 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.kernels import fresh_environment
+from benchmarks.tables import BASELINE, Row, Target, beside, program, seconds
 
 __all__ = ["IMPORT_ORDER_ROWS", "measure"]
 
@@ -26,7 +27,7 @@ _SECONDS = 2.0  # duration of the steps in one process
 _ORDERS = ("numpy, aioflow", "aioflow, numpy")
 
 
-def step(name: str, hidden: int, batch: int) -> str:
+def step(name: str, hidden: int, batch: int) -> Row:
     """Time a training step with either order of imports: medians over alternating fresh processes."""
     found: dict[str, list[tuple[float, float]]] = {order: [] for order in _ORDERS}
     for i in range(_ROUNDS):
@@ -35,12 +36,10 @@ def step(name: str, hidden: int, batch: int) -> str:
     (first, first_busy), (second, second_busy) = (
         (median(elapsed), median(busy)) for elapsed, busy in (zip(*found[order], strict=True) for order in _ORDERS)
     )
-    ratio = first / second
-    verdict = "yes" if 1 / 1.05 <= ratio <= 1.05 else "**no**"
-    return (
-        f"| {name}, NumPy imported first ÷ aioflow first (processor time {first_busy / second_busy:.3f}) "
-        f"| {first * 1e3:.2f} ms | {second * 1e3:.2f} ms | {ratio:.3f} | 1 ± 0.05 | {verdict} |"
-    )
+    note = f"processor time {first_busy / second_busy:.3f} times as much"
+    ours, target = seconds(second), Target(1.05, 1 / 1.05)
+    name = f"{name}, NumPy imported first ÷ aioflow first"
+    return beside(name, ours, seconds(first, note), target, other=BASELINE, ratio=first / second)
 
 
 def _in_a_process(order: str, hidden: int, batch: int) -> tuple[float, float]:
@@ -82,11 +81,10 @@ async def _measure(hidden: int, batch: int) -> tuple[float, float]:
     return median(elapsed), median(busy)
 
 
-IMPORT_ORDER_ROWS: tuple[Callable[[], str], ...] = (
+IMPORT_ORDER_ROWS: tuple[Callable[[], Row], ...] = (
     partial(step, "MLP 784-512-512-10, training step, batch 128", 512, 128),
     partial(step, "MLP 784-1024-1024-10, training step, batch 1024", 1024, 1024),
 )
 
 if __name__ == "__main__":
-    for row in IMPORT_ORDER_ROWS:
-        print(row(), flush=True)
+    program("import_order", __doc__, IMPORT_ORDER_ROWS)

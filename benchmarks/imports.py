@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from statistics import median
 from typing import Final
+
+from benchmarks.tables import Printer, Row, Target, seconds
 
 __all__ = ["import_rows"]
 
@@ -27,25 +30,25 @@ _PROGRAMS: Final = {
 }
 
 
-def import_rows() -> list[str]:
+def import_rows() -> list[Row]:
     """Return table rows: medians of processor time and wall time, the first row with its target."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in _PROGRAMS}
     for number in range(_ROUNDS + 1):
-        for name, program in _PROGRAMS.items():
-            times = _in_a_process(program)
+        for name, code in _PROGRAMS.items():
+            times = _in_a_process(code)
             if number:  # the first round writes bytecode
                 found[name].append(times)
-    rows = []
+    rows: list[Row] = []
     for name, times in found.items():
         busy, elapsed = (median(each) for each in zip(*times, strict=True))
-        verdict = "report" if rows else f"≤ {_TARGET} s: {'yes' if busy <= _TARGET else '**no**'}"
-        rows.append(f"| {name} | {busy:.3f} s | {elapsed:.3f} s | {verdict} |")
+        targets = () if rows else (Target(_TARGET, column="processor time"),)
+        rows.append(Row(name, {"processor time": seconds(busy), "by the clock": seconds(elapsed)}, targets))
     return rows
 
 
-def _in_a_process(program: str) -> tuple[float, float]:
+def _in_a_process(code: str) -> tuple[float, float]:
     done = subprocess.run(
-        [sys.executable, "-c", f"{_BEGIN}\n{program}\n{_END}"],
+        [sys.executable, "-c", f"{_BEGIN}\n{code}\n{_END}"],
         check=True,
         cwd=Path(__file__).parent.parent,
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""},  # if set, every process would compile every module
@@ -58,5 +61,8 @@ def _in_a_process(program: str) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    print("| | processor time | by the clock | target |\n|---|---|---|---|")
-    print("\n".join(import_rows()))
+    parser = ArgumentParser(prog="python -m benchmarks.imports", description=__doc__)
+    Printer.add_options(parser)
+    printer = Printer(parser.parse_args())
+    for each in import_rows():
+        printer.row(each)

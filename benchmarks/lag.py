@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from benchmarks.kernels import NUMPY_ALONE, fresh_environment, have_onednn
+from benchmarks.tables import Cell, Quantity, Row, Target, program, seconds
 
 __all__ = ["LAG_ROWS", "Lag", "lag_row", "lag_samples", "print_lag"]
 
@@ -99,15 +100,19 @@ async def lag_samples(seconds: float, interval: float = 1e-3) -> list[float]:
     return lags
 
 
-def lag_row(kernels: str, loop: str, busy: int) -> str:
+def lag_row(kernels: str, loop: str, busy: int) -> Row:
     """Return a row of the table for these kernels and this loop, beside `busy` busy processes."""
     with _busy_processes(busy):
         lag = _in_a_process(kernels, loop)
     beside = f", beside {busy} busy processes" if busy else ""
-    figures = f"{lag.p99 * 1e3:.2f} ms | {lag.most * 1e3:.1f} ms | {lag.steps} | {lag.others:.1f}"
-    target = None if busy else _TARGETS[kernels]
-    verdict = "— | —" if target is None else f"≤ {target * 1e3:.0f} ms | {'yes' if lag.p99 <= target else '**no**'}"
-    return f"| {loop}, {kernels}{beside} | {figures} | {verdict} |"
+    cells: dict[str, Cell] = {
+        "99th percentile": seconds(lag.p99),
+        "longest": seconds(lag.most),
+        "steps": Quantity(lag.steps),
+        "processors used by others": f"{lag.others:.1f}",
+    }
+    targets = () if busy else (Target(_TARGETS[kernels], column="99th percentile"),)
+    return Row(f"{loop}, {kernels}{beside}", cells, targets)
 
 
 def _in_a_process(kernels: str, loop: str) -> Lag:
@@ -133,7 +138,7 @@ def _busy_processes(count: int) -> Iterator[None]:
         yield
 
 
-LAG_ROWS: tuple[Callable[[], str], ...] = tuple(
+LAG_ROWS: tuple[Callable[[], Row], ...] = tuple(
     partial(lag_row, kernels, loop, busy)
     for kernels in _TARGETS
     if have_onednn() or kernels == _NUMPY
@@ -142,9 +147,4 @@ LAG_ROWS: tuple[Callable[[], str], ...] = tuple(
 )
 
 if __name__ == "__main__":
-    print(
-        "| the loop's lag | 99th percentile | longest | steps | processors used by others | target | reached |\n"
-        "|---|---|---|---|---|---|---|"
-    )
-    for _row_of in LAG_ROWS:
-        print(_row_of(), flush=True)
+    program("lag", __doc__, LAG_ROWS)

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import gc
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -25,9 +26,11 @@ import aioflow as af
 from aioflow.interop.unsupported import UnsupportedError
 from aioflow.saved.opening import open_model
 from benchmarks.harness import alternating
+from benchmarks.tables import Printer, Row, Target, beside, seconds
 
-__all__ = ["MODEL_ROWS", "WHEELS"]
+__all__ = ["WHEELS"]
 
+_OTHER: Final = "onnxruntime"
 _IMPORT_SECONDS: Final = 1.0  # target for a model of ResNet-50's size
 _ROUNDS: Final = 7
 _OPEN: Final = 1  # value of dynamic sizes
@@ -52,18 +55,6 @@ _GIVEN: Final = {
 
 
 _Made: TypeAlias = tuple[str, list[str], list[str], dict[str, Any]]  # a node: op, inputs, outputs, attributes
-
-
-class _Row(NamedTuple):
-    name: str
-    theirs: str
-    ours: str
-    ratio: str
-    target: str
-    reached: str
-
-    def __str__(self) -> str:
-        return f"| {' | '.join(self)} |"
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -224,7 +215,7 @@ def from_wheels() -> Iterator[tuple[str, Path | None]]:
 # -- imports ----------------------------------------------------------------------------------------------------------
 
 
-async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
+async def _median(call: Callable[[], Awaitable[Any]]) -> float:
     taken = []
     for _ in range(_ROUNDS):
         gc.collect()
@@ -234,7 +225,7 @@ async def _seconds(call: Callable[[], Awaitable[Any]]) -> float:
     return median(taken)
 
 
-async def import_rows(folder: Path) -> list[_Row]:
+async def print_imports(folder: Path, printer: Printer) -> None:
     """Time the import of a model of ResNet-50's size (102 MB): ONNX, frozen TensorFlow graph, saved folder."""
     path = light_model("resnet50", folder)
     model = open_model(path)
@@ -242,25 +233,19 @@ async def import_rows(folder: Path) -> list[_Row]:
     async with af.Session(graph=model.graph) as session:
         await model.initialize(session)
         own = await af.saved.save(session, folder / "own", model.signatures)
-    rows = []
-    for name, place in (("ONNX", path), ("frozen GraphDef", frozen), ("folder of our own", own)):
+    for name, place in (("ONNX", path), ("frozen GraphDef", frozen), ("folder of aioflow", own)):
 
         async def opened(place: Any = place) -> Any:
             return open_model(place)
 
-        seconds = await _seconds(opened)
-        reached = "yes" if seconds <= _IMPORT_SECONDS else "**no**"
-        rows.append(
-            _Row(f"import of ResNet-50, {name}", "—", f"{seconds:.2f} s", "—", f"≤ {_IMPORT_SECONDS:g} s", reached)
-        )
-        print(rows[-1], flush=True)
-    return rows
+        taken, target = seconds(await _median(opened)), Target(_IMPORT_SECONDS, column="aioflow")
+        printer.row(beside(f"import of ResNet-50, {name}", taken, target=target, other=_OTHER))
 
 
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-async def call_row(name: str, path: Path, delegate: str | None = None) -> _Row:
+async def call_row(name: str, path: Path, delegate: str | None = None) -> Row:
     """Time a call of a model against onnxruntime with as many threads, after comparing the results."""
     import onnxruntime
 
@@ -284,9 +269,7 @@ async def call_row(name: str, path: Path, delegate: str | None = None) -> _Row:
             return await session.run(fetches, given)
 
         mine, other = await alternating(ours, lambda: theirs.run(None, feeds), _ROUNDS)
-    row = _Row(f"call of {name}", f"{other * 1e3:.2f} ms", f"{mine * 1e3:.2f} ms", f"{mine / other:.2f}", "—", "—")
-    print(row, flush=True)
-    return row
+    return beside(f"call of {name}", seconds(mine), seconds(other), other=_OTHER)
 
 
 def _made_up(info: Any) -> Any:
@@ -297,9 +280,8 @@ def _made_up(info: Any) -> Any:
     return random.random(shape).astype(np.float32)
 
 
-async def call_rows(folder: Path, delegate: str | None = None) -> list[_Row]:
+async def print_calls(folder: Path, printer: Printer, delegate: str | None = None) -> None:
     """Time calls of the available models."""
-    rows = []
     models: list[tuple[str, Path | None]] = [
         ("ResNet-50", light_model("resnet50", folder)),
         ("SqueezeNet", light_model("squeezenet", folder)),
@@ -311,30 +293,26 @@ async def call_rows(folder: Path, delegate: str | None = None) -> list[_Row]:
     ]
     for name, path in models:
         if path is None:
-            print(f"{name}: its wheel is not installed")
+            print(f"{name}: its wheel is not installed", file=sys.stderr)
             continue
         try:
-            rows.append(await call_row(name, path, delegate))
+            printer.row(await call_row(name, path, delegate))
         except UnsupportedError as error:
-            print(f"{name}: {error.message}")
-    return rows
+            print(f"{name}: {error.message}", file=sys.stderr)
 
 
-MODEL_ROWS: Final = (import_rows, call_rows)
-
-
-async def _main(parts: list[str], delegate: str | None) -> None:
-    print("| case | onnxruntime | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
+async def _main(parts: list[str], delegate: str | None, printer: Printer) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if "imports" in parts:
-            await import_rows(Path(folder))
+            await print_imports(Path(folder), printer)
         if "calls" in parts:
-            await call_rows(Path(folder), delegate)
+            await print_calls(Path(folder), printer, delegate)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__)
     parser.add_argument("parts", nargs="*", default=["imports", "calls"], help="imports, calls, or both")
     parser.add_argument("--delegate", help="the engine for parts of steps, such as onnxruntime")
-    arguments = parser.parse_args()
-    asyncio.run(_main(arguments.parts, arguments.delegate))
+    Printer.add_options(parser)
+    given = parser.parse_args()
+    asyncio.run(_main(given.parts, given.delegate, Printer(given)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -20,12 +19,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import numpy as np
 
 import aioflow
-from benchmarks.harness import HEAD, Case, Measured, measure
-from benchmarks.history import add_options, reported
+from benchmarks.harness import Case, measure
 from benchmarks.kernels import have_onednn
 from benchmarks.roofline import measured_peak
+from benchmarks.tables import Cell, Printer, Quantity, Row, Target
 
-__all__ = ["NETS", "net_rows"]
+__all__ = ["NETS", "print_nets"]
 
 _SEED: Final = 0
 _CLASSES: Final = 1000
@@ -231,37 +230,37 @@ NETS: Final = {
 }
 
 
-async def net_rows(names: Sequence[str], rounds: int, delegate: str | None = None) -> list[Measured]:
+async def print_nets(printer: Printer, names: Sequence[str], rounds: int, delegate: str | None = None) -> None:
     """Print a row for each net, and the geometric mean of the ratios, after checking that both systems agree.
 
     Args:
+        printer: Where to print them.
         names: Names of the nets.
         rounds: Number of alternating rounds.
         delegate: The setting of `SessionConfig`.
-
-    Returns:
-        The results of the nets.
     """
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
     tf.disable_eager_execution()
-    rows = []
+    printer.note(f"{measured_peak()}")
+    ratios = []
     for name in names:
         net = NETS[name]
         await _check(net, tf, delegate)
         # The docstrings of the nets are the names of their rows, by which stored results are compared.
         title = f"{(net.body.__doc__ or name).rstrip('.')}, {net.edge}×{net.edge}"
         case = Case(title, net.build, 0.95, optimizations=_FOLDED, alone=1.6, delegate=delegate)
-        rows.append(await measure(case, tf, aioflow, rounds))
-        print(rows[-1].row(measured_peak()), flush=True)
-    print(_mean_row([each.ratio for each in rows], _DELEGATED_TARGET if delegate else _MEAN_TARGETS[have_onednn()]))
-    return rows
-
-
-def _mean_row(ratios: Sequence[float], target: float) -> str:
-    mean = geometric_mean(ratios)
-    verdict = "yes" if mean <= target else "**no**"
-    return f"| geometric mean of {len(ratios)} nets | | | {mean:.3f} | ≤ {target} | {verdict} | |"
+        measured = await measure(case, tf, aioflow, rounds)
+        ratios.append(measured.ratio)
+        printer.row(measured.row(measured_peak()))
+    cells: dict[str, Cell] = {
+        "TensorFlow": "",
+        "aioflow": "",
+        "ratio": Quantity(geometric_mean(ratios)),
+        "of the peak": "",
+    }
+    target = Target(_DELEGATED_TARGET if delegate else _MEAN_TARGETS[have_onednn()])
+    printer.row(Row(f"geometric mean of {len(ratios)} nets", cells, (target,)))
 
 
 async def _check(net: Net, tf: Any, delegate: str | None) -> None:
@@ -282,8 +281,6 @@ if __name__ == "__main__":
     parser.add_argument("nets", nargs="*", choices=[*NETS, []], help="nets to time; all without any")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--delegate", help="the engine for parts of steps, such as onnxruntime")
-    add_options(parser)
-    arguments = parser.parse_args()
-    print(f"{measured_peak()}\n\n{HEAD}", flush=True)
-    rows = asyncio.run(net_rows(arguments.nets or list(NETS), arguments.rounds, arguments.delegate))
-    sys.exit(reported(f"nets by {arguments.delegate}" if arguments.delegate else "nets", rows, arguments))
+    Printer.add_options(parser)
+    options = parser.parse_args()
+    asyncio.run(print_nets(Printer(options), options.nets or list(NETS), options.rounds, options.delegate))

@@ -23,6 +23,8 @@ import uvloop
 from aioflow.net.channel import Channel, Reply, ServiceRequest
 from aioflow.net.comm import Comm, CommOptions
 from aioflow.net.transports import connect, listen
+from benchmarks.tables import BASELINE, Printer, Quantity, Row, Target, beside
+from benchmarks.tables import seconds as in_seconds
 
 __all__ = ["NETWORK_ROWS"]
 
@@ -97,24 +99,23 @@ async def _round_trip(loop: str, rounds: int, profile: cProfile.Profile | None =
     return median(times[1:])
 
 
-def one_way(loop: str = "uvloop", rounds: int = 15) -> str:
+def one_way(loop: str = "uvloop", rounds: int = 15) -> Row:
     """Return the row of the one-way transfer."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         rate = runner.run(_one_way(loop, rounds)) / 1e9
-    ratio, verdict = rate / _TENSORFLOW_RATE, "yes" if rate >= 2 * _TENSORFLOW_RATE else "**no**"
-    name = f"100 MB to another process ({loop})"
-    return f"| {name} | {_TENSORFLOW_RATE} GB/s | {rate:.2f} GB/s | {ratio:.2f} | ≥ 2 | {verdict} |"
+    ours, theirs = Quantity(rate, "GB/s"), Quantity(_TENSORFLOW_RATE, "GB/s")
+    return beside(f"100 MB to another process ({loop})", ours, theirs, Target(least=2), other=BASELINE)
 
 
-def round_trip(loop: str = "uvloop", rounds: int = 11, profile: cProfile.Profile | None = None) -> str:
+def round_trip(loop: str = "uvloop", rounds: int = 11, profile: cProfile.Profile | None = None) -> Row:
     """Return the row of the round trip."""
     with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
         seconds = runner.run(_round_trip(loop, rounds, profile))
-    verdict = "yes" if seconds <= 100e-6 else "**no**"
-    return f"| call of another process ({loop}) | — | {seconds * 1e6:.0f} µs | — | ≤ 100 µs | {verdict} |"
+    target = Target(100e-6, column="aioflow")
+    return beside(f"call of another process ({loop})", in_seconds(seconds), target=target, other=BASELINE)
 
 
-NETWORK_ROWS: Final[tuple[Callable[[], str], ...]] = (one_way, round_trip)
+NETWORK_ROWS: Final[tuple[Callable[[], Row], ...]] = (one_way, round_trip)
 
 
 def main() -> int:
@@ -123,14 +124,16 @@ def main() -> int:
     parser.add_argument("loop", nargs="?", choices=list(LOOPS), default="uvloop")
     parser.add_argument("--serve", action="store_true", help="be the other process")
     parser.add_argument("--profile", action="store_true", help="where the time of a call goes in this process")
+    Printer.add_options(parser)
     arguments = parser.parse_args()
     if arguments.serve:
         with asyncio.Runner(loop_factory=LOOPS[arguments.loop]) as runner:
             runner.run(_serve())
         return 0
     profile = cProfile.Profile() if arguments.profile else None
-    print(one_way(arguments.loop))
-    print(round_trip(arguments.loop, profile=profile))
+    printer = Printer(arguments)
+    printer.row(one_way(arguments.loop))
+    printer.row(round_trip(arguments.loop, profile=profile))
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(25)
     return 0

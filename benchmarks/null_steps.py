@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
@@ -25,9 +26,11 @@ import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.worker import loop_factory
 from benchmarks.remote import server_process
+from benchmarks.tables import Printer, Row, Target, beside, seconds
 
 SIZES: Final = (2, 4, 8, 16)
 _STEPS: Final = 50
+_SHARE: Final = "client, each worker"  # column of the client's processor time
 _TENSORFLOW_SERVER: Final = """
 import sys, tensorflow.compat.v1 as tf
 number, chief, *workers = sys.argv[1:]
@@ -77,7 +80,7 @@ def _tensorflow(chief: str, workers: Sequence[str]) -> Iterator[Step]:
             yield step
 
 
-async def _measure(size: int, rounds: int) -> None:
+async def _measure(size: int, rounds: int) -> Row:
     ports = free_addresses(2 * size + 2)
     (chief, *workers), (their_chief, *their_workers) = ports[: size + 1], ports[size + 1 :]
     cluster = {"chief": [chief], "worker": workers}
@@ -95,11 +98,12 @@ async def _measure(size: int, rounds: int) -> None:
             with _tensorflow(their_chief, their_workers) as theirs:
                 times = [(*await _round(ours, mine), *await _round(theirs, others)) for _ in range(rounds + 1)]
     a, a_client, a_workers, b, b_client, b_workers = (median(column) for column in zip(*times[1:], strict=True))
-    print(
-        f"| {size} | {b:.0f} us ({b_client:.0f}, {b_workers:.0f}) | {a:.0f} us ({a_client:.0f}, {a_workers:.0f}) | "
-        f"{a / b:.2f} | {a_client / size:.0f} us | ≤ 100 us |",
-        flush=True,
+    here, there = (
+        seconds(each[0] / 1e6, f"processor time of the client {each[1]:.0f} µs, of the workers {each[2]:.0f} µs")
+        for each in ((a, a_client, a_workers), (b, b_client, b_workers))
     )
+    row = beside(f"{size} workers", here, there, Target(100e-6, column=_SHARE))
+    return replace(row, cells={**row.cells, _SHARE: seconds(a_client / size / 1e6)})
 
 
 def main() -> int:
@@ -107,12 +111,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.null_steps", description=__doc__)
     parser.add_argument("sizes", nargs="*", type=int)
     parser.add_argument("--rounds", type=int, default=9)
+    Printer.add_options(parser)
     options = parser.parse_args()
-    print("| workers | TensorFlow (client's and workers' processor) | aioflow | ratio | client, a worker | target |")
-    print("|---:|---|---|---|---:|---|")
+    printer = Printer(options)
     for size in options.sizes or SIZES:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_measure(size, options.rounds))
+            printer.row(runner.run(_measure(size, options.rounds)))
     return 0
 
 

@@ -17,10 +17,11 @@ from benchmarks.import_order import IMPORT_ORDER_ROWS
 from benchmarks.network import NETWORK_ROWS
 from benchmarks.records import RECORD_ROWS
 from benchmarks.resources import RESOURCE_ROWS
+from benchmarks.tables import Row, program
 
 __all__ = ["OTHER_ROWS"]
 
-OTHER_ROWS: Final[tuple[Callable[[], str], ...]] = (
+OTHER_ROWS: Final[tuple[Callable[[], Row], ...]] = (
     *RECORD_ROWS,
     *RESOURCE_ROWS,
     *IMPORT_ORDER_ROWS,
@@ -33,6 +34,4 @@ OTHER_ROWS: Final[tuple[Callable[[], str], ...]] = (
 )
 
 if __name__ == "__main__":
-    print("| case | TensorFlow 2.21, or other | aioflow | ratio | target | reached |\n|---|---|---|---|---|---|")
-    for _row_of in OTHER_ROWS:
-        print(_row_of(), flush=True)
+    program("others", __doc__, OTHER_ROWS)

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -28,6 +28,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import psutil
+
+from benchmarks.tables import Cell, Printer, Quantity, Target, beside, seconds
 
 SYSTEMS: Final = ("aioflow", "tensorflow")
 WORKERS: Final = 2
@@ -204,13 +206,14 @@ def compare(options: argparse.Namespace) -> None:
         ]
     rate, busy = ({s: median(r[s][i] for r in rounds) for s in SYSTEMS} for i in (0, 1))
     ratios = sorted(r["aioflow"][0] / r["tensorflow"][0] for r in rounds)
-    print("| case | TensorFlow | aioflow | ratio | lowest and highest round | target |\n|---|---|---|---|---|---|")
-    cells = [f"{rate[s]:.0f} steps/s ({busy[s] * 1e6:.0f} µs of the processor each)" for s in reversed(SYSTEMS)]
-    print(
-        f"| MNIST MLP, batch {options.batch}, 1 ps + {WORKERS} workers, asynchronous | {cells[0]} | {cells[1]} | "
-        f"{median(ratios):.2f} ({busy['aioflow'] / busy['tensorflow']:.2f} of the processor time) | "
-        f"{ratios[0]:.2f}–{ratios[-1]:.2f} | ≥ {TARGET} |"
-    )
+    ours, theirs = (Quantity(rate[s], "steps/s", f"processor time {seconds(busy[s])} each") for s in SYSTEMS)
+    name = f"MNIST MLP, batch {options.batch}, 1 ps + {WORKERS} workers, asynchronous"
+    row = beside(name, ours, theirs, Target(least=TARGET), ratio=median(ratios))
+    cells: dict[str, Cell] = {
+        "of processor time": Quantity(busy["aioflow"] / busy["tensorflow"]),
+        "lowest and highest round": f"{ratios[0]:.2f}–{ratios[-1]:.2f}",
+    }
+    Printer(options).row(replace(row, cells={**row.cells, **cells}))
 
 
 def main() -> int:
@@ -223,6 +226,7 @@ def main() -> int:
     for internal, kind in (("--system", str), ("--spec", json.loads), ("--task", int)):
         parser.add_argument(internal, type=kind, help=argparse.SUPPRESS)
     parser.add_argument("--ps", action="store_true", help=argparse.SUPPRESS)
+    Printer.add_options(parser)
     options = parser.parse_args()
     if options.system is None:
         compare(options)

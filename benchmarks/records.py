@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import aioflow as af
+from benchmarks.tables import BASELINE, Quantity, Row, Target, beside
 
 __all__ = ["RECORD_ROWS"]
 
@@ -107,7 +108,7 @@ def _checked(seen: int, started: float) -> float:
     return seconds
 
 
-def measure(together: int, what: str) -> str:
+def measure(together: int, what: str) -> Row:
     """Return a row of the table: medians of alternating rounds, each with a new graph and session."""
     import tensorflow.compat.v1 as tf  # heavy, and only this function needs it
 
@@ -120,13 +121,12 @@ def measure(together: int, what: str) -> str:
             their_times.append(theirs(tf, names, together))
             our_times.append(asyncio.run(ours(names, together)))
     ratio = median(our_times) / median(their_times)
-    rates = [f"{_RECORDS / median(times):,.0f} records/s" for times in (their_times, our_times)]
-    reached = "yes" if ratio <= _TARGET else "**no**"
+    theirs_rate, rate = (Quantity(_RECORDS / median(times), "records/s") for times in (their_times, our_times))
     name = f"TFRecords read, parsed, shuffled and batched by three readers, {what}"
-    return f"| {name} | {rates[0]} | {rates[1]} | {ratio:.3f} | ≤ {_TARGET:.0f} | {reached} |"
+    return beside(name, rate, theirs_rate, Target(_TARGET), other=BASELINE, ratio=ratio)
 
 
-RECORD_ROWS: tuple[Callable[[], str], ...] = (
+RECORD_ROWS: tuple[Callable[[], Row], ...] = (
     partial(measure, 1, "one record per step"),
     partial(measure, 64, "64 records per step"),
 )

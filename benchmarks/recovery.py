@@ -30,6 +30,7 @@ import psutil
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.worker import loop_factory
+from benchmarks.tables import Printer, Row, Target, seconds
 
 TARGET: Final = 3.0  # seconds
 STEPS: Final = 40  # before each kill
@@ -155,15 +156,18 @@ def check(before: int, after: int) -> None:
         raise RuntimeError(f"{before} steps before the kill, {after} after the first step of the recovery")
 
 
-def row(megabytes: int, found: list[Recovered]) -> str:
+def row(megabytes: int, found: list[Recovered]) -> Row:
     """Return a row of the table."""
     middle, worst = median(r.first_step for r in found), max(r.first_step for r in found)
     serves, busy = median(r.serves for r in found), median(r.busy for r in found)
     ballast = f", {megabytes} MB more to restore" if megabytes else ""
-    return (
-        f"| from a killed ps, restarted at once, to the first step after recovery{ballast} | {middle:.2f} s | "
-        f"{worst:.2f} s | {serves:.2f} s ({busy:.2f} s) | ≤ {TARGET:.0f} s | {'yes' if worst <= TARGET else '**no**'} |"
-    )
+    cells = {
+        "median": seconds(middle),
+        "longest": seconds(worst),
+        "of this the new process": seconds(serves, f"processor time {seconds(busy)}"),
+    }
+    case = f"from a killed ps, restarted at once, to the first step after recovery{ballast}"
+    return Row(case, cells, (Target(TARGET, column="longest"),))
 
 
 def main() -> int:
@@ -171,14 +175,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--megabytes", type=int, default=0, help="of a variable besides the model's")
+    Printer.add_options(parser)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         found = runner.run(measure(options.rounds, options.megabytes))
-    print(
-        "| case | median | longest | of this the new process (its processor time) | target | reached |\n"
-        "|---|---|---|---|---|---|"
-    )
-    print(row(options.megabytes, found))
+    Printer(options).row(row(options.megabytes, found))
     return 0
 
 

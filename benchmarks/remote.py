@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,7 @@ import psutil
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.worker import loop_factory
+from benchmarks.tables import Printer, Quantity, Target, beside, seconds
 
 _BYTES: Final = 100_000_000
 _TENSORFLOW_SERVER: Final = """
@@ -42,19 +44,18 @@ Step = Callable[[], Awaitable[Any]]
 
 
 class _Case(NamedTuple):
-    """A case: the number of steps per round, the unit of its row, and the target ratio to TensorFlow's time."""
+    """A case: the number of steps per round, and the target ratio to TensorFlow's time."""
 
     steps: int
-    unit: str
     target: float
 
 
 _CASES: Final[Mapping[str, _Case]] = {
-    "a step on one task, asked from its own process": _Case(200, "us", 0.06),
-    "a step on one task, asked from another process": _Case(200, "us", 0.25),
-    "a scalar of another process, read by a step of the client's own task": _Case(200, "us", 0.25),
-    "a scalar of another process, read by a step of a third process": _Case(200, "us", 0.3),
-    "100 MB from another process": _Case(3, "ms", 1 / 3),
+    "a step on one task, asked from its own process": _Case(200, 0.06),
+    "a step on one task, asked from another process": _Case(200, 0.25),
+    "a scalar of another process, read by a step of the client's own task": _Case(200, 0.25),
+    "a scalar of another process, read by a step of a third process": _Case(200, 0.3),
+    "100 MB from another process": _Case(3, 1 / 3),
 }
 
 
@@ -100,26 +101,28 @@ async def seconds_of(step: Step, steps: int, servers: Sequence[psutil.Process]) 
 
 
 async def _compare(
-    ours: Sequence[Step], theirs: Sequence[Step], servers: Sequence[Sequence[psutil.Process]], rounds: int
+    ours: Sequence[Step],
+    theirs: Sequence[Step],
+    servers: Sequence[Sequence[psutil.Process]],
+    rounds: int,
+    printer: Printer,
 ) -> None:
-    print("| case | TensorFlow | aioflow | ratio | target |\n|---|---|---|---|---|")
     for (name, case), mine, other in zip(_CASES.items(), ours, theirs, strict=True):
         times = [
             (*await seconds_of(mine, case.steps, servers[0]), *await seconds_of(other, case.steps, servers[1]))
             for _ in range(rounds + 1)
         ]
-        scale = {"us": 1e6, "ms": 1e3}[case.unit]
         a, a_busy, b, b_busy = (median(column) for column in zip(*times[1:], strict=True))
-        rate = f" ({_BYTES / b / 1e9:.2f} and {_BYTES / a / 1e9:.2f} GB/s)" if case.unit == "ms" else ""
-        print(
-            f"| {name}{rate} | {b * scale:.0f} {case.unit} ({b_busy * scale:.0f}) | "
-            f"{a * scale:.0f} {case.unit} ({a_busy * scale:.0f}) | {a / b:.2f} ({a_busy / b_busy:.2f}) | "
-            f"≤ {case.target:.2f} |",
-            flush=True,
-        )
+        row = beside(name, busy_seconds(a, a_busy), busy_seconds(b, b_busy), Target(case.target))
+        printer.row(replace(row, cells={**row.cells, "of processor time": Quantity(a_busy / b_busy)}))
 
 
-async def _measure(rounds: int, profile: bool) -> None:
+def busy_seconds(wall: float, busy: float) -> Quantity:
+    """Return a time by the clock, with the processor time of all processes as a note."""
+    return seconds(wall, f"processor time {seconds(busy)}")
+
+
+async def _measure(rounds: int, profile: bool, printer: Printer) -> None:
     ports = free_addresses(6)
     cluster = dict(zip(("ps", "worker", "chief"), ([port] for port in ports), strict=False))
     jobs = [text for job, addresses in cluster.items() for text in ("--cluster", f"{job}={addresses[0]}")]
@@ -140,7 +143,7 @@ async def _measure(rounds: int, profile: bool) -> None:
                 for job in ("ps", "worker")
             ]
             with _tensorflow(ports[3:]) as theirs:
-                await _compare(ours, theirs, (mine, other), rounds)
+                await _compare(ours, theirs, (mine, other), rounds, printer)
 
 
 @contextmanager
@@ -182,9 +185,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.remote", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--profile", action="store_true")
+    Printer.add_options(parser)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_measure(options.rounds, options.profile))
+        runner.run(_measure(options.rounds, options.profile, Printer(options)))
     return 0
 
 

@@ -15,11 +15,12 @@ from statistics import median
 import numpy as np
 
 import aioflow as af
+from benchmarks.tables import BASELINE, Quantity, Row, Target, beside, seconds
 
 __all__ = ["RESOURCE_ROWS"]
 
 
-def import_time() -> str:
+def import_time() -> Row:
     """Measure the seconds from the start of Python to the end of the import, less those of Python alone."""
     times: dict[str, list[float]] = {"pass": [], "import aioflow": [], "import tensorflow": []}
     with tempfile.TemporaryDirectory() as cache:
@@ -34,16 +35,15 @@ def import_time() -> str:
                 subprocess.run(command, check=True, stderr=subprocess.DEVNULL, env=environment)
                 found.append(time.perf_counter() - started)
     bare, ours, theirs = (median(t[1:]) for t in times.values())
-    ratio = (ours - bare) / (theirs - bare)
-    return _row("`import`", f"{theirs - bare:.2f} s", f"{ours - bare:.2f} s", f"{ratio:.3f}", "≤ 0.1", ratio <= 0.1)
+    return beside("`import`", seconds(ours - bare), seconds(theirs - bare), Target(0.1), other=BASELINE)
 
 
-def peak_memory() -> str:
+def peak_memory() -> Row:
     """Measure the peak of 100 chained elementwise operations on 100 MB, beyond the input, in arrays."""
     return asyncio.run(_peak_memory())
 
 
-async def _peak_memory() -> str:
+async def _peak_memory() -> Row:
     with af.Graph().as_default():
         x = y = af.placeholder(af.float32, [None])
         for i in range(100):
@@ -55,13 +55,15 @@ async def _peak_memory() -> str:
             await session.run(y, {x: data})
             peak = tracemalloc.get_traced_memory()[1] / data.nbytes
             tracemalloc.stop()
-    return _row("100 elementwise ops on 100 MB, peak over the input", "—", f"{peak:.2f} arrays", "—", "≤ 2", peak <= 2)
+    name = "100 elementwise ops on 100 MB, peak over the input"
+    return beside(name, Quantity(peak, "arrays"), target=Target(2, column="aioflow"), other=BASELINE)
 
 
-def coroutine_nodes() -> str:
+def coroutine_nodes() -> Row:
     """Time a step of 1,000 `py_coroutine` nodes, each of which sleeps for 50 ms."""
-    seconds = asyncio.run(_coroutine_nodes())
-    return _row("1,000 coroutine nodes that sleep 50 ms each", "—", f"{seconds:.3f} s", "—", "≤ 0.2 s", seconds <= 0.2)
+    taken = seconds(asyncio.run(_coroutine_nodes()))
+    name = "1,000 coroutine nodes that sleep 50 ms each"
+    return beside(name, taken, target=Target(0.2, column="aioflow"), other=BASELINE)
 
 
 async def _coroutine_nodes() -> float:
@@ -81,8 +83,4 @@ async def _coroutine_nodes() -> float:
     return median(times)
 
 
-def _row(name: str, theirs: str, ours: str, ratio: str, target: str, reached: bool) -> str:
-    return f"| {name} | {theirs} | {ours} | {ratio} | {target} | {'yes' if reached else '**no**'} |"
-
-
-RESOURCE_ROWS: tuple[Callable[[], str], ...] = (import_time, peak_memory, coroutine_nodes)
+RESOURCE_ROWS: tuple[Callable[[], Row], ...] = (import_time, peak_memory, coroutine_nodes)

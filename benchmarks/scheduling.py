@@ -26,6 +26,7 @@ from aioflow.compiler.place.cost_model import CostModel
 from aioflow.compiler.prune import StepRequest
 from aioflow.compiler.timeline import NodeSeconds, TransferSeconds, forecast
 from aioflow.runtime.step import Step
+from benchmarks.tables import Printer, Quantity, Row
 
 _TWO = af.SessionConfig(device_count={"CPU": 2})
 
@@ -88,7 +89,7 @@ class Program:
             tracemalloc.stop()
 
 
-async def compare(layers: int, size: int, batch: int, rounds: int) -> None:
+async def compare(layers: int, size: int, batch: int, rounds: int, printer: Printer) -> None:
     """Print the table."""
     with af.Graph().as_default():
         x, y = build(layers, size, batch)
@@ -116,19 +117,16 @@ async def compare(layers: int, size: int, batch: int, rounds: int) -> None:
                     await program.run(feeds)
                     taken[name].append(time.perf_counter() - started)
             peaks = {name: await program.peak(feeds) for name, program in programs.items()}
-    print(f"{layers} layers of {size} x {size}, {layers * size * size * 4 / 2**20:.0f} MiB of weights:\n")
-    print(
-        "| a value is sent | predicted peak | measured peak | predicted step | measured step |\n|---|---|---|---|---|"
-    )
+    printer.note(f"{layers} layers of {size} × {size}, {layers * size * size * 4 / 2**20:.0f} MiB of weights.")
     for name, plan in plans.items():
         found = forecast(plan, *costs[-1])
-        print(
-            f"| {name} | {sum(found.peak_bytes.values()) / 2**20:.0f} MiB | {peaks[name] / 2**20:.0f} MiB "
-            f"| {found.seconds * 1e3:.1f} ms | {median(taken[name]) * 1e3:.1f} ms |"
-        )
-    early, late_ = (median(taken[name]) for name in programs)
-    first, second = peaks.values()
-    print(f"\nPeak: {second / first:.2f} of what it was; step: {late_ / early:.2f}.")
+        cells = {
+            "predicted peak": Quantity(sum(found.peak_bytes.values()) / 2**20, "MiB"),
+            "measured peak": Quantity(peaks[name] / 2**20, "MiB"),
+            "predicted step": Quantity(found.seconds, "s"),
+            "measured step": Quantity(median(taken[name]), "s"),
+        }
+        printer.row(Row(f"a value is sent {name}", cells))
 
 
 def main() -> None:
@@ -138,8 +136,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=15)
-    arguments = parser.parse_args()
-    asyncio.run(compare(arguments.layers, arguments.size, arguments.batch, arguments.rounds))
+    Printer.add_options(parser)
+    given = parser.parse_args()
+    asyncio.run(compare(given.layers, given.size, given.batch, given.rounds, Printer(given)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import pairwise
@@ -23,13 +23,15 @@ import uvloop
 
 import aioflow as af
 from benchmarks.lag import lag_samples
+from benchmarks.tables import Cell, Printer, Quantity, Row, Target
 
-__all__ = ["ENGINES", "Load", "Weights", "load", "make_weights", "show", "table"]
+__all__ = ["ENGINES", "Load", "Weights", "load", "make_weights", "rows_of", "table"]
 
 SIZES: Final = (784, 512, 512, 10)
 CALLERS: Final = 64
-TARGET: Final = 2.5  # times the best rate of onnxruntime
-LAG: Final = 1e-3  # seconds, 99th percentile
+_SHARE: Final = "of onnxruntime's best"
+_LAG: Final = "loop lag p99"
+_TARGETS: Final = (Target(least=2.5, column=_SHARE), Target(1e-3, column=_LAG))
 
 Weights = list[tuple[Any, Any]]
 Predict = Callable[[Any], Awaitable[Any]]
@@ -239,18 +241,18 @@ async def table(names: Sequence[str], rounds: int, seconds: float) -> dict[str, 
     return {name: Load(*(median(column) for column in zip(*loads, strict=True))) for name, loads in found.items()}
 
 
-def show(loads: dict[str, Load]) -> None:
-    """Print the table and the targets."""
-    print("| engine | requests/s | p99 | loop lag p99 | processor time a request |\n|---|---|---|---|---|")
-    for name, each in loads.items():
-        p99, lag = (f"{seconds * 1e3:.2f} ms" for seconds in (each.p99, each.lag))
-        print(f"| {name} | {each.rate:,.0f} | {p99} | {lag} | {each.cpu * 1e6:.1f} µs |")
+def rows_of(loads: dict[str, Load]) -> Iterator[Row]:
+    """Yield the rows of the table. aioflow's target is a multiple of onnxruntime's best rate, with a short lag."""
     best = max((loads[name].rate for name in _THEIRS if name in loads), default=None)
-    for name in _OURS if best is not None else ():
-        if name in loads:
-            ours = loads[name]
-            print(f"\n{name} / onnxruntime's best: {ours.rate / best:.2f} (to reach: {TARGET})")
-            print(f"lag: {ours.lag * 1e3:.2f} ms (to reach: {LAG * 1e3:.0f} ms)")
+    for name, each in loads.items():
+        cells: dict[str, Cell] = {
+            "requests/s": Quantity(each.rate),
+            "p99": Quantity(each.p99, "s"),
+            _LAG: Quantity(each.lag, "s"),
+            "CPU per request": Quantity(each.cpu, "s"),
+            _SHARE: Quantity(each.rate / best) if best else "—",
+        }
+        yield Row(name, cells, _TARGETS if name in _OURS else ())
 
 
 if __name__ == "__main__":
@@ -259,6 +261,9 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=1.5, help="of each round")
     parser.add_argument("--only", nargs="*", choices=list(ENGINES), default=list(ENGINES))
     parser.add_argument("--uvloop", action="store_true", help="on uvloop instead of asyncio's own loop")
+    Printer.add_options(parser)
     given = parser.parse_args()
+    printer = Printer(given)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if given.uvloop else None) as runner:
-        show(runner.run(table(given.only, given.rounds, given.seconds)))
+        for row in rows_of(runner.run(table(given.only, given.rounds, given.seconds))):
+            printer.row(row)

@@ -30,6 +30,7 @@ import psutil
 import uvloop
 
 import aioflow as af
+from benchmarks.tables import Printer, Quantity, Row
 
 __all__ = ["main"]
 
@@ -197,7 +198,7 @@ def _round(port: int, process: psutil.Process, seconds: float, data: Path) -> di
     return found
 
 
-def _compare(rounds: int, seconds: float) -> None:
+def _compare(rounds: int, seconds: float, printer: Printer) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         rows, expected = asyncio.run(_save(folder))
@@ -209,10 +210,11 @@ def _compare(rounds: int, seconds: float) -> None:
                 result = _round(port, process, seconds if number else 1.0, folder / "data.npz")
                 if number:  # the first round is a warm-up
                     found[label].append(result)
-        print("| server | requests/s | p50 | p99 | CPU per request |\n|---|---|---|---|---|")
         for label, results in found.items():
             rate, p50, p99, cpu = (median(each[key] for each in results) for key in ("rate", "p50", "p99", "cpu"))
-            print(f"| {label} | {rate:,.0f} | {p50 * 1e3:.1f} ms | {p99 * 1e3:.1f} ms | {cpu * 1e6:.0f} µs |")
+            times = {"p50": p50, "p99": p99, "CPU per request": cpu}
+            cells = {"requests/s": Quantity(rate), **{name: Quantity(value, "s") for name, value in times.items()}}
+            printer.row(Row(label, cells))
 
 
 def main() -> None:
@@ -222,9 +224,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--load", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
+    Printer.add_options(parser)
     arguments = parser.parse_args()
     if arguments.load is None:
-        _compare(arguments.rounds, arguments.seconds)
+        _compare(arguments.rounds, arguments.seconds, Printer(arguments))
     else:
         uvloop.run(_load(arguments.load, arguments.seconds, arguments.data))
 

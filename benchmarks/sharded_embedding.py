@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from statistics import median
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +31,8 @@ import psutil
 import aioflow as af
 from aioflow.net.cluster_spec import free_addresses
 from aioflow.worker import loop_factory
-from benchmarks.remote import server_process
+from benchmarks.remote import busy_seconds, server_process
+from benchmarks.tables import Printer, Quantity, Target, beside
 
 _WIDTH: Final = 64
 _LOOKED_UP: Final = 1024
@@ -99,9 +101,9 @@ async def _compare(
     rows: int,
     rounds: int,
     steps: int,
+    printer: Printer,
 ) -> None:
     rng = np.random.default_rng(0)
-    print("| case | TensorFlow | aioflow | ratio | target |\n|---|---|---|---|---|")
     for name, mine, other in zip(_CASES, ours, theirs, strict=True):
         times: list[tuple[_Timed, _Timed]] = []
         for _ in range(rounds + 1):
@@ -110,15 +112,11 @@ async def _compare(
         a, b = (
             _Timed(*(median(column) for column in zip(*side, strict=True))) for side in zip(*times[1:], strict=True)
         )
-        print(
-            f"| {name} | {1 / b.seconds:.0f} steps/s ({b.busy * 1e6:.0f} us) | "
-            f"{1 / a.seconds:.0f} steps/s ({a.busy * 1e6:.0f} us) | "
-            f"{a.seconds / b.seconds:.2f} ({a.busy / b.busy:.2f}) | ≤ {_TARGET} |",
-            flush=True,
-        )
+        row = beside(name, busy_seconds(*a), busy_seconds(*b), Target(_TARGET))
+        printer.row(replace(row, cells={**row.cells, "of processor time": Quantity(a.busy / b.busy)}))
 
 
-async def _measure(rows: int, rounds: int, steps: int, profile: bool) -> None:
+async def _measure(rows: int, rounds: int, steps: int, profile: bool, printer: Printer) -> None:
     ports = free_addresses(2 * (_SERVERS + 1))
     mine, others = ports[: _SERVERS + 1], ports[_SERVERS + 1 :]
     cluster = {"ps": mine[:-1], "worker": mine[-1:]}
@@ -138,7 +136,7 @@ async def _measure(rows: int, rounds: int, steps: int, profile: bool) -> None:
             if theirs is None:
                 await _profile(ours, rows, steps, servers)
             else:
-                await _compare(ours, theirs.steps, (servers, theirs.servers), rows, rounds, steps)
+                await _compare(ours, theirs.steps, (servers, theirs.servers), rows, rounds, steps, printer)
 
 
 class _Theirs(NamedTuple):
@@ -192,9 +190,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=200, help="of a round")
     parser.add_argument("--profile", action="store_true")
-    options = parser.parse_args()
+    Printer.add_options(parser)
+    given = parser.parse_args()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_measure(options.rows, options.rounds, options.steps, options.profile))
+        runner.run(_measure(given.rows, given.rounds, given.steps, given.profile, Printer(given)))
     return 0
 
 

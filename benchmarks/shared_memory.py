@@ -32,6 +32,7 @@ from aioflow.net.cluster_spec import free_addresses
 from aioflow.net.comm import CommOptions
 from aioflow.worker import loop_factory
 from benchmarks.remote import Step, seconds_of, server_process
+from benchmarks.tables import Printer, Quantity, Row, Target, seconds
 
 _BYTES: Final = 100_000_000
 _TENSORFLOW_SERVER: Final = """
@@ -42,6 +43,7 @@ server.join()
 """
 _STEPS: Final = 3  # per round
 _ROWS: Final = ("a variable", "a result", "the result alone")
+_FASTER: Final = "times as fast"
 
 
 class _Side(NamedTuple):
@@ -57,10 +59,10 @@ class _Times(NamedTuple):
     wall: list[float]
     busy: list[float]
 
-    def text(self) -> str:
+    def quantity(self) -> Quantity:
         """Return a table cell."""
         low, _, high = quantiles(self.wall, n=4)
-        return f"{median(self.wall):.1f} ms ({low:.1f} to {high:.1f}); {median(self.busy):.0f}"
+        return seconds(median(self.wall) / 1e3, f"{low:.1f} to {high:.1f}; processor time {median(self.busy):.0f} ms")
 
 
 def _graph(api: Any) -> tuple[Any, Sequence[Any]]:
@@ -115,7 +117,7 @@ def _awaitable(run: Any) -> Step:
     return call
 
 
-async def _measure(rounds: int) -> None:
+async def _measure(rounds: int, printer: Printer) -> None:
     async with AsyncExitStack() as stack:
         tcp = await stack.enter_async_context(_aioflow(shares=False))
         shm = await stack.enter_async_context(_aioflow(shares=True))
@@ -127,26 +129,26 @@ async def _measure(rounds: int) -> None:
                 if number > 1:  # the first rounds allocate memory from the system
                     found.wall.append(wall * 1e3)
                     found.busy.append(busy * 1e3)
-    _show(times)
+    _show(times, printer)
 
 
-def _show(times: dict[tuple[str, int], _Times]) -> None:
-    print("| 100 MB from the other process | TensorFlow | aioflow | times as fast | target |\n|---|---|---|---|---|")
+def _show(times: dict[tuple[str, int], _Times], printer: Printer) -> None:
     for what, side, row, target in (
-        ("over TCP: a variable", "tcp", 0, "≥ 3"),
-        ("shared memory, one copy: a variable", "shm", 0, "≥ 5"),
-        ("shared memory, no copy: a result, computed and brought", "shm", 1, "≥ 8"),
-        ("the result alone, computed and not brought", "shm", 2, "—"),
+        ("over TCP: a variable", "tcp", 0, 3),
+        ("shared memory, one copy: a variable", "shm", 0, 5),
+        ("shared memory, no copy: a result, computed and brought", "shm", 1, 8),
+        ("the result alone, computed and not brought", "shm", 2, 0),
     ):
         theirs, ours = times["TensorFlow", row], times[side, row]
-        ratio = (
-            f"{median(theirs.wall) / median(ours.wall):.1f} (processor {median(theirs.busy) / median(ours.busy):.1f})"
+        times_as_fast = Quantity(
+            median(theirs.wall) / median(ours.wall), note=f"processor {median(theirs.busy) / median(ours.busy):.1f}"
         )
-        print(f"| {what} | {theirs.text()} | {ours.text()} | {ratio} | {target} |")
+        cells = {"TensorFlow": theirs.quantity(), "aioflow": ours.quantity(), _FASTER: times_as_fast}
+        printer.row(Row(what, cells, (Target(least=target, column=_FASTER),) if target else ()))
     brought, alone, whole = times["TensorFlow", 1], times["TensorFlow", 2], median(times["shm", 1].wall)
     transfer = median(brought.wall) - median(alone.wall)
-    print(
-        f"\nBy the clock TensorFlow's transfer takes {transfer:.1f} ms without the computation, aioflow's whole step "
+    printer.note(
+        f"By the clock TensorFlow's transfer takes {transfer:.1f} ms without the computation, aioflow's whole step "
         f"{whole:.1f} ms with it: {transfer / whole:.1f} times as fast even so."
     )
 
@@ -155,9 +157,10 @@ def main() -> int:
     """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_memory", description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
+    Printer.add_options(parser)
     options = parser.parse_args()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_measure(options.rounds))
+        runner.run(_measure(options.rounds, Printer(options)))
     return 0
 
 

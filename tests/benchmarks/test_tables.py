@@ -1,8 +1,10 @@
-"""The tables of `python -m benchmarks`: the FLOPs of a step, the cells of a row, and the report of all programs."""
+"""The tables of `python -m benchmarks`: the FLOPs of a step, the form of rows, and the pages of all programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,10 @@ import pytest
 import aioflow as af
 from benchmarks.cases import CASES
 from benchmarks.harness import Case, Measured
-from benchmarks.report import Section, report, sections
+from benchmarks.history import FOLDER, Run, runs
+from benchmarks.report import PAGES, Page, Section, page_text, run_sections
 from benchmarks.roofline import Peak, Rates, share, step_flops
+from benchmarks.tables import Printer, Quantity, Row, Table, Target, markdown, read
 
 _PEAK = Peak(Rates(50e9, 100e9), Rates(10e9, 15e9), "some library")
 
@@ -54,48 +58,136 @@ def test_share_is_relative_to_the_peak_of_all_threads() -> None:
     assert share(25e9, 0.5, _PEAK) == "50.0 GFLOP/s, 50%"
 
 
-@pytest.mark.parametrize(("ours", "verdict"), [(0.8, "yes"), (1.2, "**no**")])
-def test_row_shows_if_its_target_is_reached(ours: float, verdict: str) -> None:
+def _row(ours: float) -> Row:
     case = Case("some step", lambda m: (None, {}), 0.5)
-    row = Measured(case, ours, 1.0, 25e9, 0.9).row(_PEAK)
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[0] == "some step"
-    assert cells[3:6] == [f"{ours:.3f}", "≤ 0.9", verdict]
+    return Measured(case, ours, 1.0, 25e9, 0.9).row(_PEAK)
 
 
-def _said(outputs: dict[str, list[str | int]]) -> tuple[str, int, list[str]]:
-    def run(part: Section) -> Iterator[str | int]:
-        yield from outputs[part.title]
-
-    shown: list[str] = []
-    text, status = report([Section(title, ("-m", title)) for title in outputs], "# Head", shown.append, run)
-    return text, status, shown
+def test_table_for_readers_has_no_targets() -> None:
+    lines = markdown([_row(1.2)]).splitlines()
+    assert lines[0] == "|  | TensorFlow | aioflow | ratio | of the peak |"
+    assert lines[2] == "| some step | 1.00 s | 1.20 s | 1.20 | 20.8 GFLOP/s, 21% |"
 
 
-def test_report_contains_the_output_of_all_programs() -> None:
-    text, status, shown = _said({"one": ["| a |", "|---|", 0], "two": ["| b |", 0]})
-    assert text == "# Head\n\n## one\n\n| a |\n|---|\n\n## two\n\n| b |\n"
-    assert status == 0
-    assert [line for line in shown if line.startswith("|")] == ["| a |", "|---|", "| b |"]
+@pytest.mark.parametrize(("ours", "verdict"), [(0.8, "yes"), (1.2, "**no**")])
+def test_table_for_maintainers_shows_if_targets_are_reached(ours: float, verdict: str) -> None:
+    cells = [cell.strip() for cell in markdown([_row(ours)], targets=True).splitlines()[2].strip("|").split("|")]
+    assert cells[-2:] == ["ratio ≤ 0.900", verdict]
 
 
-def test_report_names_failed_programs_and_keeps_the_others() -> None:
-    text, status, _ = _said({"one": [1], "two": ["| b |", 0], "three": ["| c |", 1]})
-    assert "## one\n\n`python -m one` failed." in text
-    assert "## three\n\n| c |\n\n`python -m three` failed." in text
-    assert "## two\n\n| b |\n" in text
-    assert status == 1
+def test_row_reaches_its_targets_if_it_reaches_all() -> None:
+    targets = (Target(least=2.5, column="rate"), Target(1e-3, column="lag"))
+    rows = [Row("serving", {"rate": Quantity(3), "lag": Quantity(lag, "s")}, targets) for lag in (5e-4, 2e-3)]
+    assert [row.is_reached for row in rows] == [True, False]
+    assert "| rate ≥ 2.50, lag ≤ 1.00 ms | **no** |" in markdown(rows, targets=True)
+    assert Row("serving", {"rate": Quantity(3)}).is_reached is None
 
 
-def test_comparison_with_slower_rows_is_not_a_failed_program() -> None:
-    part = Section("one", ("-m", "one", "--compare"))
-    text, status = report([part], "# Head", lambda line: None, lambda _: iter(["| a |", 1]))
-    assert text == "# Head\n\n## one\n\n| a |\n"
-    assert status == 1
+def test_rows_with_other_columns_begin_a_new_table() -> None:
+    rows = [Row("a", {"one": Quantity(1)}), Row("b", {"two": Quantity(2)}), Row("c", {"two": Quantity(3)})]
+    text = "|  | one |\n|---|---|\n| a | 1.00 |\n\n|  | two |\n|---|---|\n| b | 2.00 |\n| c | 3.00 |"
+    assert markdown(rows) == text
 
 
-def test_numpy_only_sections_receive_the_options() -> None:
-    parts = {part.title: part for part in sections(["mlp"], 3, ["--keep"])}
-    for title in ("Steps, NumPy alone", "Image nets, one picture, NumPy alone"):
-        assert parts[title].arguments[-3:] == ("--rounds", "3", "--keep")
-    assert all(part.arguments[1].startswith("benchmarks") for part in parts.values())
+@pytest.mark.parametrize(
+    ("quantity", "text"),
+    [
+        (Quantity(4.59e-6, "s"), "4.59 µs"),
+        (Quantity(2.9e-7, "s each"), "290 ns each"),
+        (Quantity(0.0543, "s", "alone"), "54.3 ms (alone)"),
+        (Quantity(33951.2), "33,951"),
+        (Quantity(0.0262), "0.026"),
+        (Quantity(0, "s"), "0 s"),
+    ],
+)
+def test_quantities_have_three_significant_digits(quantity: Quantity, text: str) -> None:
+    assert str(quantity) == text
+
+
+# -- programs and pages -----------------------------------------------------------------------------------------------
+
+
+def _options(*arguments: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    Printer.add_options(parser)
+    return parser.parse_args(arguments)
+
+
+def test_output_of_a_program_is_read_as_it_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(_options("--json"))
+    printer.note("Peak: 100 GFLOP/s.")
+    printer.row(_row(0.8))
+    assert [read(line) for line in capsys.readouterr().out.splitlines()] == ["Peak: 100 GFLOP/s.", _row(0.8)]
+
+
+def test_failed_row_does_not_end_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    def fails() -> Row:
+        raise RuntimeError("bytes were lost")
+
+    printer = Printer(_options())
+    assert printer.rows([fails, lambda: _row(0.8)]) == 1
+    assert printer.table.rows == [_row(0.8)]
+    assert "bytes were lost" in capsys.readouterr().err
+
+
+def _run(outputs: dict[str, list[str | int]], needs: Sequence[str] = ()) -> tuple[Run, list[str]]:
+    def program(section: Section) -> Iterator[str | int]:
+        yield from outputs[section.name]
+
+    run = Run("20260102T000000", "abc1234", {"some processor": ""})
+    sections = [Section(name, name, ("-m", name), needs=needs) for name in outputs]
+    return run, list(run_sections(sections, run, _options(), program))
+
+
+def test_run_has_the_tables_of_all_programs() -> None:
+    row = json.dumps(_row(0.8).to_json())
+    run, faults = _run({"one": [json.dumps({"note": "Peak."}), row, 0], "two": [row, row, 0]})
+    assert run.tables == {"one": Table([_row(0.8)], ["Peak."]), "two": Table([_row(0.8)] * 2)}
+    assert faults == []
+
+
+def test_failed_programs_are_reported_and_do_not_end_the_others() -> None:
+    row = json.dumps(_row(0.8).to_json())
+    run, faults = _run({"one": [1], "two": [row, 0], "three": [row, 1], "four": [0]})
+    assert list(run.tables) == ["two", "three"]
+    assert faults == [
+        "one: `python -m one` failed with exit status 1",
+        "three: `python -m three` failed with exit status 1",
+        "four: `python -m four` measured nothing",
+    ]
+    assert run.tables["three"].notes == ["`python -m three` failed, so rows may be missing."]
+
+
+def test_program_whose_packages_are_missing_is_reported() -> None:
+    run, faults = _run({"one": []}, needs=("json", "a_package_that_does_not_exist"))
+    assert faults == ["one: not installed: a_package_that_does_not_exist"]
+    assert run.tables == {}
+
+
+def test_page_has_the_latest_tables_and_their_environments() -> None:
+    page = Page("X.md", "Title", "Text.", [Section(name, name.title(), ()) for name in ("one", "two", "three")])
+    old, new = (
+        Run(f"2026010{day}T", f"commit{day}", {"some processor": ""}, {"one": Table([_row(day)], [f"Day {day}."])})
+        for day in (1, 2)
+    )
+    assert page_text(page, [old, new]).startswith(
+        f"# Title\n\nText.\n\n{new.head()}\n\n## One\n\nDay 2.\n\n{markdown([_row(2)])}\n"
+    )
+    old.tables["two"] = Table([_row(1)])
+    text = page_text(page, [old, new])
+    assert f"## One\n\n{new.head()}\n\nDay 2." in text
+    assert f"## Two\n\n{old.head()}\n\n|" in text
+    assert "Three" not in text
+
+
+def test_pages_of_the_repository_are_those_of_the_stored_tables() -> None:
+    stored = runs()
+    for page in PAGES:
+        assert (FOLDER.parent / page.file).read_text("utf-8") == page_text(page, stored), (
+            f"{page.file}: run `python -m benchmarks --write`"
+        )
+
+
+def test_sections_have_different_names() -> None:
+    names = [section.name for page in PAGES for section in page.sections]
+    assert len(set(names)) == len(names)

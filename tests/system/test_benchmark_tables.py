@@ -14,8 +14,9 @@ from benchmarks.report import Section, run_program
 
 
 def test_section_program_runs_with_the_kernels_of_its_section() -> None:
-    code = "import os; print(os.environ['AIOFLOW_ONEDNN']); print('| b |'); raise SystemExit(3)"
-    assert list(run_program(Section("one", ("-c", code), {"AIOFLOW_ONEDNN": "off"}))) == ["off", "| b |", 3]
+    code = "import os, sys; print(os.environ['AIOFLOW_ONEDNN']); print(sys.argv[1:]); raise SystemExit(3)"
+    section = Section("one", "One", ("-c", code), {"AIOFLOW_ONEDNN": "off"})
+    assert list(run_program(section)) == ["off", "['--json']", 3]
 
 
 def test_benchmarks_remove_settings_that_give_numpy_other_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
