@@ -76,6 +76,7 @@ class Panel:
         factor: Factor for the values of the column.
         unit: Unit of the labels.
         baseline: Label of the line at 1.
+        ours: The word by which labels of aioflow's rows are known; "" if all are.
     """
 
     title: str
@@ -85,6 +86,7 @@ class Panel:
     factor: float = 1.0
     unit: str = ""
     baseline: str = ""
+    ours: str = "aioflow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,10 @@ CHARTS: Final = {
     "tensorflow": Chart(
         "Steps and image nets in aioflow: times as fast as TensorFlow, logarithmic scale",
         [
-            [Panel("Steps", {"steps-onednn": _ONEDNN, "steps-numpy": _NUMPY}, baseline="TensorFlow")],
+            [Panel("Steps in aioflow", {"steps-onednn": _ONEDNN, "steps-numpy": _NUMPY}, baseline="TensorFlow")],
             [
                 Panel(
-                    "Image nets, one picture",
+                    "Nets in aioflow, one picture",
                     {"nets-onnxruntime": _ONNXRUNTIME, "nets-onednn": _ONEDNN, "nets-numpy": _NUMPY},
                     baseline="TensorFlow",
                 )
@@ -122,16 +124,16 @@ CHARTS: Final = {
         [
             [
                 Panel(
-                    "Calls of models, batch 1",
+                    "Models in aioflow, batch 1",
                     {"models-onnxruntime": _ONNXRUNTIME, "models": _KERNELS},
                     rows=lambda row: row.case.startswith("call of "),
-                    baseline="onnxruntime alone",
+                    baseline="onnxruntime",
                 )
             ]
         ],
     ),
     "serving": Chart(
-        "An MLP that serves single rows to 64 clients: requests per second, and lag or latency",
+        "An MLP that serves single rows to 64 clients: requests per second, latency and event loop lag",
         [
             [
                 Panel("Requests/s in one process", _SERVING, "requests/s"),
@@ -140,6 +142,16 @@ CHARTS: Final = {
             [
                 Panel("Requests/s over HTTP", _HTTP, "requests/s"),
                 Panel("Latency, p99: less is better", _HTTP, "p99", factor=1e3, unit=" ms"),
+            ],
+            [
+                Panel(
+                    "Event loop lag while a network trains, p99 (busy: two other processes compute)",
+                    {"lag": _OURS},
+                    "99th percentile",
+                    factor=1e3,
+                    unit=" ms",
+                    ours="",
+                )
             ],
         ],
     ),
@@ -176,11 +188,11 @@ def draw(stored: Sequence[Run], folder: Path = FOLDER) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class _Bars:
-    """The values of a panel: for each row its label, and for each series a value or None."""
+    """The values of a panel: the label of each row, the values of each series or None, and the runs of the tables."""
 
     labels: list[str]
     series: Mapping[str, Sequence[float | None]]
-    runs: list[Run]
+    runs: Mapping[str, Run]
 
 
 def _bars(panel: Panel, stored: Sequence[Run]) -> _Bars | None:
@@ -196,7 +208,7 @@ def _bars(panel: Panel, stored: Sequence[Run]) -> _Bars | None:
     for name, run in found.items():
         values = {row.case: row.value(panel.column) for row in run.tables[name].rows}
         series[panel.tables[name]] = [_scaled(panel, values.get(case)) for case in cases]
-    return _Bars([_label(case) for case in cases], series, list(found.values()))
+    return _Bars([_label(case) for case in cases], series, found)
 
 
 def _scaled(panel: Panel, value: float | None) -> float | None:
@@ -207,6 +219,8 @@ def _scaled(panel: Panel, value: float | None) -> float | None:
 
 def _label(case: str) -> str:
     short = _SHORT.get(case) or re.sub(r" \([A-Z][^)]*\d{4}\)", "", case).removeprefix("call of ")
+    short = short.replace("`session.batched`", "aioflow session.batched")
+    short = re.sub(r", beside \d+ busy processes$", ", busy", short)
     return "\n".join(textwrap.wrap(short.replace("`", "").rpartition(": ")[2], 32))
 
 
@@ -222,9 +236,8 @@ def _figure(chart: Chart, stored: Sequence[Run], colors: Mapping[str, str]) -> A
     lines = [line for line in lines if line]
     if not lines:
         return None
-    found = list({id(run): run for line in lines for _, bars in line for run in bars.runs}.values())
-    caption = [part for run in found for part in textwrap.wrap(run.head(), 128)]
-    heights = [len(line[0][1].labels) * _ROW * max(1.0, 0.55 * len(line[0][1].series)) + 0.58 for line in lines]
+    caption = _caption(lines)
+    heights = [_height(line[0][1]) for line in lines]
     foot = 0.16 * len(caption) + 0.12
     figure = Figure((_WIDTH, sum(heights) + foot))
     figure.text(0.01, 0.06 / figure.get_figheight(), "\n".join(caption), fontsize=_FONT - 2, va="bottom")
@@ -239,6 +252,26 @@ def _figure(chart: Chart, stored: Sequence[Run], colors: Mapping[str, str]) -> A
     return figure
 
 
+def _height(bars: _Bars) -> float:
+    """Return the inches of a line of panels. Rows with several series, or labels of two lines, are higher."""
+    row = _ROW * (1.3 if any("\n" in label for label in bars.labels) else max(1.0, 0.55 * len(bars.series)))
+    return len(bars.labels) * row + 0.58
+
+
+def _caption(lines: Sequence[Sequence[tuple[Panel, _Bars]]]) -> list[str]:
+    """Return the environments of the tables, with the names of the tables if there are several environments."""
+    tables: dict[str, list[str]] = {}
+    for _, bars in (pair for line in lines for pair in line):
+        for name, run in bars.runs.items():
+            tables.setdefault(run.head(), []).append(name)
+    found = [
+        f"{', '.join(dict.fromkeys(names))}: {head}" if len(tables) > 1 else head for head, names in tables.items()
+    ]
+    if any(panel.column == "ratio" for line in lines for panel, _ in line):
+        found.append("The scales are logarithmic.")
+    return [part for text in found for part in textwrap.wrap(text, 150)]
+
+
 def _draw_panel(axes: Any, panel: Panel, bars: _Bars, colors: Mapping[str, str], *, has_labels: bool) -> None:
     count = len(bars.series)
     thickness = 0.72 / count
@@ -246,7 +279,7 @@ def _draw_panel(axes: Any, panel: Panel, bars: _Bars, colors: Mapping[str, str],
     is_speed = panel.column == "ratio"
     if is_speed:
         axes.set_xscale("log", base=2)
-        axes.set_xlim(min(values) / 1.6, max(values) * 1.6)
+        axes.set_xlim(min(values) / 1.6, max(2.0, max(values) * 1.6))
         axes.axvline(1, color=colors["text"], linewidth=0.8, zorder=3)
     else:
         axes.set_xlim(0, max(values) * 1.25)
@@ -255,7 +288,7 @@ def _draw_panel(axes: Any, panel: Panel, bars: _Bars, colors: Mapping[str, str],
             if value is None:
                 continue
             place = row + (number - (count - 1) / 2) * thickness
-            is_ours = is_speed or any(word in bars.labels[row] for word in ("aioflow", "session.batched"))
+            is_ours = is_speed or panel.ours in bars.labels[row]
             start = 1.0 if is_speed else 0.0
             axes.barh(place, value - start, thickness * 0.9, left=start, color=colors[name if is_ours else _OTHER])
             text = f"{_number(value)}{'×' if is_speed else panel.unit}"

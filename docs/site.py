@@ -23,6 +23,11 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).resolve().parents[1]
 BESIDE: Final = ["CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "benchmarks/RESULTS*.md"]  # pages outside of docs/
 _LINK: Final = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
+# A chart in a light and a dark variant, as GitHub shows it.
+_PICTURE: Final = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*'
+    r'<img alt="(?P<text>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
+)
 _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 _PUBLIC: Final = re.compile(r"^<!-- public: (?P<module>[\w.]+)(?:, (?P<which>[\w ]+))? -->$", re.MULTILINE)
@@ -56,7 +61,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def lead(found: re.Match[str]) -> str:
         return _led(found, page.file.src_uri, files)
 
-    changed = _PUBLIC.sub(_names, _LINK.sub(lead, _CODE.sub(keep, markdown)))
+    # MkDocs resolves the paths of Markdown's images only, and the theme shows the variant of the chosen scheme.
+    pictures = _PICTURE.sub(r"![\g<text>](\g<light>#only-light) ![\g<text>](\g<dark>#only-dark)", markdown)
+    changed = _PUBLIC.sub(_names, _LINK.sub(lead, _CODE.sub(keep, pictures)))
     return re.sub("\0(\\d+)\0", lambda found: kept[int(found[1])], changed)
 
 
