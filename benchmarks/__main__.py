@@ -50,13 +50,12 @@ def _measure(options: argparse.Namespace) -> int:
     print(run.head(), flush=True)
     chosen = [sections[name] for name in options.sections or sections]
     faults = []
-    for fault in run_sections(chosen, run, options, run_program):
+    for fault in run_sections(chosen, run, options, run_program, keep):
         print(fault, file=sys.stderr, flush=True)
         faults.append(fault)
     worse = list(slower(run, stored)) if options.compare else []
     print("\n".join([*faults, *worse]), file=sys.stderr)
     if run.tables:
-        keep(run)
         _write()
     return 1 if faults or worse else 0
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from benchmarks.history import Run, compared, latest
 from benchmarks.kernels import NUMPY_ALONE, fresh_environment, have_onednn
-from benchmarks.tables import Printer, Row, markdown, read
+from benchmarks.tables import Printer, Row, Table, markdown, read
 
 __all__ = ["PAGES", "Page", "Section", "missing", "page_text", "run_program", "run_sections", "slower"]
 
@@ -161,6 +161,7 @@ def run_sections(
     run: Run,
     options: Namespace,
     program: Callable[[Section], Iterator[str | int]],
+    store: Callable[[Run], object],
 ) -> Iterator[str]:
     """Run the programs of these sections, and yield what failed or is not installed.
 
@@ -169,28 +170,40 @@ def run_sections(
         run: Where to add the tables.
         options: The options of `Printer`.
         program: Function that yields the lines of a program, and then its exit status, like `run_program`.
+        store: Called with the run after each table, so that an interrupted run keeps what it has measured.
     """
     for section in sections:
         print(f"\n## {section.title}\n", flush=True)
         if absent := missing(section):
             yield f"{section.name}: not installed: {', '.join(absent)}"
             continue
-        printer, status = Printer(options), 0
-        for line in program(section):
-            if isinstance(line, int):
-                status = line
-            elif isinstance(found := read(line), Row):
-                printer.row(found)
-            elif found:
-                printer.note(found)
-        table = printer.table
+        table, status = _measured(section, options, program)
         if table.rows:
             run.tables[section.name] = table
+            store(run)
         if status:
-            table.notes.append(f"`{_command(section)}` failed, so rows may be missing.")
             yield f"{section.name}: `{_command(section)}` failed with exit status {status}"
         elif not table.rows:
             yield f"{section.name}: `{_command(section)}` measured nothing"
+
+
+def _measured(
+    section: Section, options: Namespace, program: Callable[[Section], Iterator[str | int]]
+) -> tuple[Table, int]:
+    """Return the table of a section, and the exit status of its program."""
+    printer, status = Printer(options), 0
+    for line in program(section):
+        if isinstance(line, int):
+            status = line
+        elif isinstance(found := read(line), Row):
+            printer.row(found)
+        elif found is not None:
+            printer.note(found)
+        else:
+            print(line, file=sys.stderr, flush=True)
+    if status:
+        printer.table.notes.append(f"`{_command(section)}` failed, so rows may be missing.")
+    return printer.table, status
 
 
 def _command(section: Section) -> str:

@@ -109,7 +109,7 @@ class Row:
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether all targets are reached; None without a target."""
+        """True if all targets are reached; None without a target."""
         values = [(each, self.value(each.column)) for each in self.targets]
         return all(v is not None and each.least <= v <= each.most for each, v in values) if values else None
 
@@ -236,15 +236,15 @@ class Printer:
         return status
 
 
-def read(line: str) -> Row | str:
-    """Return the row or note in a line that a program printed with `--json`. Other lines are notes."""
+def read(line: str) -> Row | str | None:
+    """Return the row or note in a line that a program printed with `--json`; None for other lines, such as logs."""
     try:
         found = json.loads(line)
     except ValueError:
-        return line
+        return None
     if not isinstance(found, dict):
-        return line
-    return Row.from_json(found) if "case" in found else str(found.get("note", line))
+        return None
+    return Row.from_json(found) if "case" in found else found.get("note")
 
 
 def program(name: str, about: str | None, measures: Iterable[Callable[[], Row]]) -> None:

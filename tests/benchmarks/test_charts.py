@@ -73,11 +73,11 @@ def test_missing_matplotlib_is_answered_with_the_install_command(
     assert "pip install 'aioflow-engine[bench]'" in capsys.readouterr().err
 
 
-def test_charts_of_the_repository_are_small_and_complete() -> None:
-    stored = runs()
+def test_charts_of_the_repository_are_small_and_show_the_stored_tables(tmp_path: Path) -> None:
     names = {f"{name}-{theme}.svg" for name in CHARTS for theme in ("light", "dark")}
     assert {file.name for file in FOLDER.iterdir()} == names
-    assert all(file.stat().st_size < 200_000 for file in FOLDER.iterdir())
-    captions = {run.head() for run in stored}
-    for file in FOLDER.iterdir():
-        assert captions & set(_texts(file)), file
+    for file in draw(runs(), tmp_path):
+        kept = FOLDER / file.name
+        assert kept.stat().st_size < 200_000
+        # The paths may differ with the version of matplotlib, the texts do not.
+        assert _texts(kept) == _texts(file), "run `python -m benchmarks.charts`"

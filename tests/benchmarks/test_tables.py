@@ -136,12 +136,15 @@ def _run(outputs: dict[str, list[str | int]], needs: Sequence[str] = ()) -> tupl
 
     run = Run("20260102T000000", "abc1234", {"some processor": ""})
     sections = [Section(name, name, ("-m", name), needs=needs) for name in outputs]
-    return run, list(run_sections(sections, run, _options(), program))
+    stored: list[list[str]] = []
+    faults = list(run_sections(sections, run, _options(), program, lambda run: stored.append(list(run.tables))))
+    assert stored == [list(run.tables)[: count + 1] for count in range(len(run.tables))]  # after each table
+    return run, faults
 
 
 def test_run_has_the_tables_of_all_programs() -> None:
     row = json.dumps(_row(0.8).to_json())
-    run, faults = _run({"one": [json.dumps({"note": "Peak."}), row, 0], "two": [row, row, 0]})
+    run, faults = _run({"one": [json.dumps({"note": "Peak."}), "a warning", "3", row, 0], "two": [row, row, 0]})
     assert run.tables == {"one": Table([_row(0.8)], ["Peak."]), "two": Table([_row(0.8)] * 2)}
     assert faults == []
 
