@@ -51,13 +51,13 @@ def _measure(options: argparse.Namespace) -> int:
     chosen = [sections[name] for name in options.sections or sections]
     faults = []
     for fault in run_sections(chosen, run, options, run_program, keep):
-        print(fault, file=sys.stderr, flush=True)
+        print(fault.text, file=sys.stderr, flush=True)
         faults.append(fault)
     worse = list(slower(run, stored)) if options.compare else []
-    print("\n".join([*faults, *worse]), file=sys.stderr)
+    print("\n".join([*(fault.text for fault in faults), *worse]), file=sys.stderr)
     if run.tables:
         _write()
-    return 1 if faults or worse else 0
+    return 1 if worse or any(fault.is_failure for fault in faults) else 0
 
 
 def main() -> int:

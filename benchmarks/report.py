@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from benchmarks.history import Run, compared, latest
 from benchmarks.kernels import NUMPY_ALONE, fresh_environment, have_onednn
 from benchmarks.tables import Printer, Row, Table, markdown, read
 
-__all__ = ["PAGES", "Page", "Section", "missing", "page_text", "run_program", "run_sections", "slower"]
+__all__ = ["PAGES", "Fault", "Page", "Section", "missing", "page_text", "run_program", "run_sections", "slower"]
 
 _ROOT: Final = Path(__file__).parent.parent
 _TENSORFLOW: Final = ("tensorflow",)
@@ -53,6 +53,13 @@ class Page:
     title: str
     text: str
     sections: Sequence[Section]
+
+
+class Fault(NamedTuple):
+    """A section without a complete new table. Missing packages or GPUs are no failures."""
+
+    text: str
+    is_failure: bool
 
 
 def _module(name: str, *options: str) -> tuple[str, ...]:
@@ -162,8 +169,8 @@ def run_sections(
     options: Namespace,
     program: Callable[[Section], Iterator[str | int]],
     store: Callable[[Run], object],
-) -> Iterator[str]:
-    """Run the programs of these sections, and yield what failed or is not installed.
+) -> Iterator[Fault]:
+    """Run the programs of these sections, and yield what failed or was not measured.
 
     Args:
         sections: Sections to measure.
@@ -175,16 +182,16 @@ def run_sections(
     for section in sections:
         print(f"\n## {section.title}\n", flush=True)
         if absent := missing(section):
-            yield f"{section.name}: not installed: {', '.join(absent)}"
+            yield Fault(f"{section.name}: not installed: {', '.join(absent)}", False)
             continue
         table, status = _measured(section, options, program)
         if table.rows:
             run.tables[section.name] = table
             store(run)
         if status:
-            yield f"{section.name}: `{_command(section)}` failed with exit status {status}"
+            yield Fault(f"{section.name}: `{_command(section)}` failed with exit status {status}", True)
         elif not table.rows:
-            yield f"{section.name}: `{_command(section)}` measured nothing"
+            yield Fault(f"{section.name}: `{_command(section)}` measured nothing", False)
 
 
 def _measured(

@@ -14,7 +14,7 @@ import aioflow as af
 from benchmarks.cases import CASES
 from benchmarks.harness import Case, Measured
 from benchmarks.history import FOLDER, Run, runs
-from benchmarks.report import PAGES, Page, Section, page_text, run_sections
+from benchmarks.report import PAGES, Fault, Page, Section, page_text, run_sections
 from benchmarks.roofline import Peak, Rates, share, step_flops
 from benchmarks.tables import Printer, Quantity, Row, Table, Target, markdown, read
 
@@ -130,7 +130,7 @@ def test_failed_row_does_not_end_the_others(capsys: pytest.CaptureFixture[str]) 
     assert "bytes were lost" in capsys.readouterr().err
 
 
-def _run(outputs: dict[str, list[str | int]], needs: Sequence[str] = ()) -> tuple[Run, list[str]]:
+def _run(outputs: dict[str, list[str | int]], needs: Sequence[str] = ()) -> tuple[Run, list[Fault]]:
     def program(section: Section) -> Iterator[str | int]:
         yield from outputs[section.name]
 
@@ -154,16 +154,16 @@ def test_failed_programs_are_reported_and_do_not_end_the_others() -> None:
     run, faults = _run({"one": [1], "two": [row, 0], "three": [row, 1], "four": [0]})
     assert list(run.tables) == ["two", "three"]
     assert faults == [
-        "one: `python -m one` failed with exit status 1",
-        "three: `python -m three` failed with exit status 1",
-        "four: `python -m four` measured nothing",
+        Fault("one: `python -m one` failed with exit status 1", True),
+        Fault("three: `python -m three` failed with exit status 1", True),
+        Fault("four: `python -m four` measured nothing", False),
     ]
     assert run.tables["three"].notes == ["`python -m three` failed, so rows may be missing."]
 
 
 def test_program_whose_packages_are_missing_is_reported() -> None:
     run, faults = _run({"one": []}, needs=("json", "a_package_that_does_not_exist"))
-    assert faults == ["one: not installed: a_package_that_does_not_exist"]
+    assert faults == [Fault("one: not installed: a_package_that_does_not_exist", False)]
     assert run.tables == {}
 
 
