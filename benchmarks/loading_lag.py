@@ -5,7 +5,8 @@ loop repeatedly sleeps for a millisecond; its delay is the time that every reque
 with random weights, as an ONNX file, a SavedModel and a folder of aioflow's own. Each measurement runs in its own
 process, which has imported only aioflow: the modules that a first use imports are part of it.
 
-The last rows are the import of `aioflow.serve`, and the start of a server in the program with its first request.
+The last rows are the import of `aioflow.serve`, and the start of a server in the program with its first request, by
+onnxruntime if it is installed.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from typing import Any, Final
 
 import aioflow as af
 from benchmarks.kernels import fresh_environment
+from benchmarks.tables import Row, Target, program, seconds
 
 # isort: split
 import numpy as np
-
-__all__ = ["LOADING_ROWS"]
 
 _TARGET: Final = 20e-3
 _ROUNDS: Final = 3
@@ -129,9 +129,9 @@ def print_lag(kind: str, loop: str, path: str) -> None:
 
 def _lag(kind: str, loop: str) -> float:
     path = str(_models() / _FILES.get(kind, _FILES["aioflow's folder"]))
-    program = f"from benchmarks.loading_lag import print_lag\nprint_lag({kind!r}, {loop!r}, {path!r})"
+    code = f"from benchmarks.loading_lag import print_lag\nprint_lag({kind!r}, {loop!r}, {path!r})"
     done = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", code],
         check=True,
         cwd=Path(__file__).parent.parent,
         env=fresh_environment(),
@@ -142,18 +142,12 @@ def _lag(kind: str, loop: str) -> float:
     return float(json.loads(done.stdout))
 
 
-def _row(kind: str, loop: str) -> str:
+def _row(kind: str, loop: str) -> Row:
     lag = median(_lag(kind, loop) for _ in range(_ROUNDS))
     what = f"`{kind}`" if kind in (_SERVE, _SERVER) else f"the first run of a model of 100 MB, {kind}"
-    name = f"event-loop lag of {what}, at most ({loop})"
-    return f"| {name} | — | {lag * 1e3:.1f} ms | — | ≤ 20 ms | {'yes' if lag <= _TARGET else '**no**'} |"
+    return Row(f"{what} ({loop})", {"longest lag": seconds(lag)}, (Target(_TARGET, column="longest lag"),))
 
-
-LOADING_ROWS: tuple[Callable[[], str], ...] = tuple(
-    partial(_row, kind, loop) for kind in (*_FILES, _SERVE, _SERVER) for loop in _LOOPS
-)
 
 if __name__ == "__main__":
-    print("| case | | aioflow | | target | reached |\n|---|---|---|---|---|---|")
-    for _row_of in LOADING_ROWS:
-        print(_row_of(), flush=True)
+    _kinds = (*_FILES, _SERVE, _SERVER)
+    program("loading_lag", __doc__, (partial(_row, kind, loop) for kind in _kinds for loop in _LOOPS))

@@ -17,10 +17,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import sys
 import time
 import tracemalloc
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from statistics import median
 from typing import Any, Final, NamedTuple
@@ -29,6 +31,7 @@ import numpy as np
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
+from benchmarks.tables import Cell, Printer, Quantity, Row, seconds
 from examples.char_model import LSTM, Corpus, batches
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +95,10 @@ class Task(ABC):
     Attributes:
         loss: Scalar.
         train: Node that trains on the examples of a step.
+        unit: What the score measures.
     """
+
+    unit: str
 
     def __init__(self, variant: Variant) -> None:
         self.parts = variant.parts
@@ -137,6 +143,8 @@ class Digits(Task):
         units: Width of the net.
         batch: Examples per update.
     """
+
+    unit = "accuracy"
 
     def __init__(self, variant: Variant, blocks: int = 8, units: int = 64, batch: int = 1024) -> None:
         self.blocks, self.units, self.batch = blocks, units, batch
@@ -209,6 +217,8 @@ class Characters(Task):
         rows: Streams per update.
         steps: Characters until the gradient is cut.
     """
+
+    unit = "nats per character"
 
     def __init__(self, variant: Variant, units: int = 64, rows: int = 64, steps: int = 40) -> None:
         self.units, self._rows = units, rows
@@ -300,45 +310,35 @@ def deviation(losses: Array, expected: Array, width: int = _SMOOTHED) -> float:
     return float(np.max(np.abs(smooth / plain - 1)))
 
 
-HEAD: Final = (
-    "| {} | loss | {} | deviation of the curve | variables | peak of a step | time of an update |\n"
-    "|---|---|---|---|---|---|---|"
-)
+def row(case: str, task: type[Task], variant: Variant, plain: Run, updates: int) -> Row:
+    """Measure a variant of a task, and return its row beside the plain run."""
+    run = plain if variant == Variant() else asyncio.run(measure(task, variant, updates))
+    cells: dict[str, Cell] = {
+        "loss": Quantity(float(np.mean(run.losses[-_SMOOTHED:]))),
+        "score": Quantity(run.score, task.unit),
+        "deviation of the curve": f"{deviation(run.losses, plain.losses):.1e}",
+        "variables": Quantity(run.variables / 2**20, "MiB"),
+        "peak of a step": Quantity(run.peak / 2**20, "MiB", f"{run.peak / plain.peak:.2f}"),
+        "time of an update": seconds(run.seconds, f"{run.seconds / plain.seconds:.2f}"),
+    }
+    return Row(case, cells)
 
 
-def row(name: str, run: Run, plain: Run) -> str:
-    """Return the row of a table."""
-    loss = float(np.mean(run.losses[-_SMOOTHED:]))
-    return (
-        f"| {name} | {loss:.4f} | {run.score:.4f} | {deviation(run.losses, plain.losses):.1e} | "
-        f"{run.variables / 2**20:.2f} MiB | {run.peak / 2**20:.2f} MiB ({run.peak / plain.peak:.2f}) | "
-        f"{run.seconds * 1e3:.1f} ms ({run.seconds / plain.seconds:.2f}) |"
-    )
+def _measures(updates: int) -> Iterator[Callable[[], Row]]:
+    for name, task in {"digits": Digits, "characters": Characters}.items():
+        plain = asyncio.run(measure(task, Variant(), updates))
+        for case, variant in VARIANTS.items():
+            yield partial(row, f"{name}, {case}", task, variant, plain, updates)
 
 
-def _rows(task: type[Task], names: Sequence[str], updates: int) -> Iterator[str]:
-    plain = asyncio.run(measure(task, Variant(), updates))
-    for name in names:
-        variant = VARIANTS[name]
-        yield row(name, plain if variant == Variant() else asyncio.run(measure(task, variant, updates)), plain)
-
-
-def main() -> None:
-    """Print both tables."""
+def main() -> int:
+    """Print the table. Return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=60)
-    updates = parser.parse_args().updates
-    print(f"aioflow {af.__version__}, NumPy {np.__version__}, {updates} updates\n")
-    tasks: list[tuple[str, str, type[Task]]] = [
-        ("digits", "accuracy", Digits),
-        ("characters", "nats per character", Characters),
-    ]
-    for name, score, task in tasks:
-        print(HEAD.format(name, score))
-        for line in _rows(task, list(VARIANTS), updates):
-            print(line, flush=True)
-        print()
+    Printer.add_options(parser)
+    options = parser.parse_args()
+    return Printer(options).rows(_measures(options.updates))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

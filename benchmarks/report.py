@@ -56,7 +56,7 @@ class Page:
 
 
 class Fault(NamedTuple):
-    """A section without a complete new table. Missing packages or GPUs are no failures."""
+    """A section without a complete new table. Missing packages are no failures."""
 
     text: str
     is_failure: bool
@@ -88,7 +88,9 @@ PAGES: Final = (
             Section("steps-numpy", "Steps, NumPy alone", _STEPS, NUMPY_ALONE, _TENSORFLOW),
             Section("nets-numpy", "Image nets, one picture, NumPy alone", _module("nets"), NUMPY_ALONE, _TENSORFLOW),
             Section("lag", "The loop's lag while a network trains in it", _module("lag"), needs=("uvloop",)),
+            Section("loading", "The loop's lag while a model is loaded", _module("loading_lag"), needs=_ONNXRUNTIME),
             Section("imports", "Import", _module("imports")),
+            Section("mixed-precision", "Training in less memory", _module("mixed_precision"), NUMPY_ALONE),
             Section("others", "Input, memory, compilation, transfers", _module("others"), needs=_TENSORFLOW),
         ),
     ),
@@ -106,7 +108,6 @@ PAGES: Final = (
             Section("recovery", "Recovery from a killed parameter server", _module("recovery")),
             Section("placement", "Placement", _module("placement")),
             Section("scheduling", "Values sent when they are needed", _module("scheduling")),
-            Section("gpu", "One GPU", _module("gpu"), needs=("cupy",)),
         ),
     ),
     Page(
