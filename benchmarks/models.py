@@ -117,7 +117,7 @@ def recurrent_model(folder: Path) -> Path:
 
 
 def long_recurrent_model(folder: Path) -> Path:
-    """Write an LSTM of 50 steps with 128 units, and a product of its last output."""
+    """Write an LSTM, 50 steps with 128 units, and a product of its last output."""
     nodes = [
         ("LSTM", ["x", "W", "R", "B"], ["all", "last", "cells"], {"hidden_size": 128}),
         ("MatMul", ["last", "out"], ["y"], {}),
@@ -285,10 +285,10 @@ async def print_calls(folder: Path, printer: Printer, delegate: str | None = Non
     models: list[tuple[str, Path | None]] = [
         ("ResNet-50", light_model("resnet50", folder)),
         ("SqueezeNet", light_model("squeezenet", folder)),
-        ("a recurrent detector of voice", recurrent_model(folder)),
-        ("an LSTM of 50 steps", long_recurrent_model(folder)),
-        ("two layers of a transformer", transformer_model(folder)),
-        ("a product of 8 bits", quantized_product(folder)),
+        ("a voice detector", recurrent_model(folder)),
+        ("an LSTM, 50 steps", long_recurrent_model(folder)),
+        ("two transformer layers", transformer_model(folder)),
+        ("an 8-bit product", quantized_product(folder)),
         *from_wheels(),
     ]
     for name, path in models:
