@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.arguments import check_kind
 from aioflow.concurrency.forking import not_forked
 from aioflow.errors import FailedPreconditionError, OpError
 from aioflow.graph.calls import visible
@@ -44,6 +45,10 @@ def _codec() -> Any:
     # In a child forked during the import, the module's lock would stay locked.
     with not_forked():
         return import_module("aioflow.formats.graphs.codec")
+
+
+def _check_bytes(data: object) -> None:
+    check_kind(data, (bytes, bytearray, memoryview), "a graph definition", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +103,13 @@ class GraphDef:
 
         Raises:
             DataLossError: the data is truncated, altered, or of another kind.
+            DTypeError: it is not bytes.
             InvalidArgumentError: the data is well formed, but a part of it is invalid, which the error names; or it is
                 a MetaGraphDef or a SavedModel, whose reader the error names.
             DTypeError, UnimplementedError: aioflow has no equivalent for a part of it.
             ResourceExhaustedError: its constants are much larger than the data.
         """
+        _check_bytes(data)
         return cls(*_codec().read(data))
 
     @classmethod
@@ -151,6 +158,7 @@ class GraphDef:
             InvalidArgumentError: the data is well formed, but not a graph definition.
             UnimplementedError: reading it requires a later release.
         """
+        _check_bytes(data)
         return cls(*_codec().from_bytes(data))
 
     @classmethod

@@ -88,6 +88,13 @@ def test_an_altered_or_truncated_file_is_data_loss(graph_def: GraphDef, data: st
         GraphDef.from_bytes(graph_def.to_bytes() + b"\0")
 
 
+def test_definitions_are_read_from_bytes_only() -> None:
+    text: Any = "x"
+    for read in (GraphDef.FromString, GraphDef.from_bytes, GraphDef().ParseFromString):
+        with pytest.raises(errors.DTypeError, match="bytes"):
+            read(text)
+
+
 def sealed(body: bytes) -> bytes:
     """Return a file with a valid header and checksum, so that the decoder reads the body."""
     return struct.pack("<8sHIQ", documents.MAGIC, 1, zlib.crc32(body), len(body)) + body

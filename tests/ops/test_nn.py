@@ -105,6 +105,21 @@ def test_softmax_of_short_and_long_rows(shape: tuple[int, ...]) -> None:
     )
 
 
+def test_data_format_must_be_a_text() -> None:
+    number: Any = 5
+    x = aioflow.placeholder("float32", [1, 4, 4, 2])
+    kernel = np.ones((1, 1, 2, 1), np.float32)
+    calls: list[Callable[[], object]] = [
+        lambda: aioflow.nn.conv2d(x, kernel, strides=1, padding="SAME", data_format=number),
+        lambda: aioflow.nn.depthwise_conv2d(x, kernel, [1, 1, 1, 1], "SAME", data_format=number),
+        lambda: aioflow.nn.max_pool2d(x, 2, 2, "SAME", data_format=number),
+        lambda: aioflow.nn.bias_add(x, [1.0, 2.0], data_format=number),
+    ]
+    for call in calls:
+        with pytest.raises(DTypeError, match="data_format"):
+            call()
+
+
 @pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
 def test_bias_add_of_unknown_shapes(data_format: ImageFormat) -> None:
     x = array(2, 3, 4, 3)

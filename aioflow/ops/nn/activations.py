@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioflow.arguments import check_text
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.costs import PER_ELEMENT
 from aioflow.graph.gradient_registry import gradient
@@ -326,10 +327,12 @@ def bias_add(
         name: Name of the node.
 
     Raises:
+        DTypeError: `data_format` is not a text.
         InvalidArgumentError: the sizes differ, or value has no channels.
     """
-    # TensorFlow accepts every format that starts with NC, such as NCDHW.
-    channels_first = data_format is not None and data_format.startswith("NC")
+    given = "NHWC" if data_format is None else data_format
+    check_text(given, "data_format")
+    channels_first = given.startswith("NC")  # TensorFlow accepts every format that does, such as NCDHW
     return make("BiasAdd", value, bias, data_format="NCHW" if channels_first else "NHWC", name=name)
 
 

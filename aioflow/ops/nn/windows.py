@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from aioflow.arguments import whole_numbers
+from aioflow.arguments import check_text, whole_numbers
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.costs import Cost, Operand
 from aioflow.graph.gradient_registry import gradient
@@ -207,8 +207,10 @@ def per_axis(values: Ints | None, axes: int, data_format: str, name: str) -> lis
     `values` is one value, one for each of the spatial `axes`, or one for all axes.
 
     Raises:
+        DTypeError: `data_format` is not a text.
         InvalidArgumentError: the number of values is wrong.
     """
+    check_text(data_format, "data_format")
     given = [1] if values is None else [values] if isinstance(values, int) else whole_numbers(values, name)
     if len(given) == axes + 2:
         return given
