@@ -239,7 +239,7 @@ class FileWriter:
 
         Raises:
             PermissionDeniedError, ResourceExhaustedError, …: the system refuses to write; the error names the file. The
-            events are kept, and the next flush tries again.
+                events are kept, and the next flush tries again.
             OpError: a graph has no published form. It is left out.
         """
         if not self._log.closed:
