@@ -6,7 +6,7 @@ For type checkers the package imports the names under `if TYPE_CHECKING:`, so an
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
@@ -28,12 +28,16 @@ class Later:
         homes: For each name, its module; "module:own" if the module calls it `own`. If the name is that of a module in
             the package, the module itself.
         extra: aioflow's extra that installs the packages which the names need.
+        modules: The modules of these packages; by default all that are not aioflow's.
     """
 
-    def __init__(self, package: str, homes: Mapping[str, str], extra: str | None = None) -> None:
+    def __init__(
+        self, package: str, homes: Mapping[str, str], extra: str | None = None, modules: Collection[str] = ()
+    ) -> None:
         self._package = package
         self._homes = homes
         self._extra = extra
+        self._modules = modules
 
     def __call__(self, name: str) -> Any:
         home = self._homes.get(name)
@@ -44,14 +48,14 @@ class Later:
             # In a child forked during the import, the module's lock would stay locked. The objects of modules stay.
             with not_forked(), full_collections_postponed():
                 module = import_module(where)
+            # The name of a submodule stands for the module itself, which has no attribute of that name.
+            value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
         except ModuleNotFoundError as error:
             # The user can install only the extra. A missing module of aioflow is an error in aioflow.
             missing = (error.name or _OWN).partition(".")[0]
-            if self._extra is None or missing == _OWN:
+            if self._extra is None or missing == _OWN or (self._modules and missing not in self._modules):
                 raise
             raise not_installed(f"{self._package}.{name}", missing, error, self._extra) from error
-        # The name of a submodule stands for the module itself, which has no attribute of that name.
-        value = module if home == f"{self._package}.{name}" else getattr(module, own or name)
         setattr(sys.modules[self._package], name, value)  # so that the next access does not call this function
         return value
 
@@ -81,13 +85,15 @@ def homes(modules: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def load_later(package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None) -> None:
+def load_later(
+    package: str, homes: Mapping[str, str] = _NONE, extra: str | None = None, modules: Collection[str] = ()
+) -> None:
     """Register lazily loaded names with the package that is being imported, each with its module.
 
-    If the names need packages that aioflow's extra `extra` installs, and one of them is missing, access to a name
-    raises UnimplementedError with the command to install the extra.
+    If the names need packages that aioflow's extra `extra` installs, and one of their `modules` is missing (by default
+    any that is not aioflow's), access to a name raises UnimplementedError with the command to install the extra.
     """
-    later = Later(package, homes, extra)
+    later = Later(package, homes, extra, modules)
     vars(sys.modules[package]).update(__getattr__=later, __dir__=later.names)
 
 

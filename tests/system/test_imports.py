@@ -197,6 +197,15 @@ def test_cupy_backend_imports_without_cupy_and_explains_what_to_install() -> Non
     assert "pip install 'aioflow-engine[cupy" in done.stdout  # for the CUDA version of this machine's driver
 
 
+@pytest.mark.parametrize(("missing", "extra"), [("grpc", "grpc"), ("starlette", "serve"), ("uvicorn", "serve")])
+def test_missing_package_of_a_server_is_answered_with_its_extra(missing: str, extra: str) -> None:
+    name = "Server" if missing == "uvicorn" else "GrpcServer"
+    program = f"import sys; sys.modules[{missing!r}] = None; import aioflow.serve; aioflow.serve.{name}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert f"{name} needs the {missing} package" in done.stderr
+    assert f"pip install 'aioflow-engine[{extra}]'" in done.stderr
+
+
 def test_tensorflow_names_are_loaded_on_first_use() -> None:
     code = """if True:
         import sys, aioflow

@@ -16,4 +16,5 @@ _load_later(
     __name__,
     {"export": "aioflow.interop.onnx.exporting.export", "load": "aioflow.interop.onnx.loading"},
     extra="onnx",
+    modules=("onnx",),
 )

@@ -186,8 +186,8 @@ def _opened(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPr
         return model, "the ONNX model", WeightFiles(None)
     data, source = _bytes_of(model)
     # Parsing holds the interpreter's lock for a copy of all weights, some 50 ms for 100 MB.
-    proto = _parsed(without_weights(data), source)
-    return proto, source, WeightFiles(None if isinstance(model, bytes) else Path(model), data)
+    rest, location = without_weights(data)
+    return _parsed(rest, source), source, WeightFiles(None if isinstance(model, bytes) else Path(model), data, location)
 
 
 def _bytes_of(model: str | os.PathLike[str] | bytes) -> tuple[bytes, str]:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import mmap
+import secrets
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, TensorProto, numpy_helper
 
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
-from aioflow.formats.protobuf import PIECE, VARINT, read_fields, write_number
+from aioflow.formats.protobuf import FIXED32, FIXED64, PIECE, VARINT, damaged, read_number, write_number
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DType
 from aioflow.interop.onnx.types import dtype_of, element_type_name
@@ -31,11 +34,13 @@ class WeightFiles:
     Args:
         model: The model's path. None for a model without a path, whose tensors must not refer to other files.
         own: The bytes of the model's own file, to which tensors of `without_weights` refer.
+        location: The location by which they refer to it.
     """
 
-    def __init__(self, model: Path | None, own: bytes = b"") -> None:
+    def __init__(self, model: Path | None, own: bytes = b"", location: str | None = None) -> None:
         self._model = model
         self._own = own
+        self._location = location
         self._maps: dict[Path, mmap.mmap] = {}
 
     def bytes_of(self, proto: TensorProto, count: int) -> Array:
@@ -53,7 +58,7 @@ class WeightFiles:
         """
         entries = {each.key: each.value for each in proto.external_data}
         location = entries.get("location", "")
-        is_own = location == _OWN and bool(self._own)
+        is_own = location == self._location
         mapped = self._own if is_own else self._mapped(proto, location)
         offset = _number(proto, entries, "offset", 0)
         length = _number(proto, entries, "length", count)
@@ -113,8 +118,10 @@ class WeightFiles:
         return path
 
 
-_OWN: Final = "\0"  # the location that denotes the model's own file, since no path contains this character
-_LARGE: Final = 2**16  # number of bytes of weights that are worth leaving out
+_LARGE: Final = 2**16  # number of bytes of a weight that is worth leaving out
+# Fields of a graph, and of a weight. Files with more are left to the parser, which is a hundred times as fast.
+_MOST_FIELDS: Final = 100_000
+_MOST_OF_A_WEIGHT: Final = 100
 
 
 def _number_of(message: type[Message], field: str) -> int:
@@ -125,58 +132,94 @@ def _number_of(message: type[Message], field: str) -> int:
 _GRAPH: Final = _number_of(ModelProto, "graph")
 _INITIALIZER: Final = _number_of(GraphProto, "initializer")
 _RAW_DATA: Final = _number_of(TensorProto, "raw_data")
+_DATA_TYPE: Final = _number_of(TensorProto, "data_type")
 _EXTERNAL: Final = frozenset(_number_of(TensorProto, name) for name in ("external_data", "data_location"))
 
 
-def without_weights(model: bytes) -> bytes:
-    """Return the bytes of a model whose large initializers refer to their data in `model`, for `WeightFiles`.
+def without_weights(model: bytes) -> tuple[bytes, str]:
+    """Return a model whose large initializers refer to their data in `model`, and the location by which they do.
 
-    The parser holds the interpreter's lock while it copies the weights: 50 ms for 100 MB. Bytes that are no message are
-    returned as they are, for the parser to refuse.
+    The parser holds the interpreter's lock while it copies the weights: 50 ms for 100 MB. Anything unusual is left to
+    the parser: damaged messages, and fields that occur twice.
     """
+    location = f"\0{secrets.token_hex(16)}"  # a file that was written before cannot name it
     try:
-        pieces = list(_rewritten(model, 0, len(model), _GRAPH, _graph_without_weights))
+        return b"".join(_shortened(model, 0, len(model), _GRAPH, partial(_graph_without_weights, location))), location
     except DataLossError:
-        return model
-    return b"".join(pieces)
+        return model, location
 
 
-def _graph_without_weights(model: bytes, at: int, end: int) -> list[Buffer]:
-    return list(_rewritten(model, at, end, _INITIALIZER, _tensor_without_data))
+def _graph_without_weights(location: str, model: bytes, at: int, end: int) -> list[Buffer]:
+    return _shortened(model, at, end, _INITIALIZER, partial(_tensor_without_data, location))
 
 
-def _tensor_without_data(model: bytes, at: int, end: int) -> list[Buffer]:
-    if end - at < _LARGE:
-        return [model[at:end]]
-    fields = list(read_fields(model, at, end))
-    data = [(begin, stop) for number, wire, begin, stop in fields if number == _RAW_DATA and wire == PIECE]
-    # Of a repeated field the last one counts. That is left to the parser.
-    if len(data) != 1 or any(number in _EXTERNAL for number, *_ in fields):
-        return [memoryview(model)[at:end]]
-    ((begin, stop),) = data
+def _tensor_without_data(location: str, model: bytes, at: int, end: int) -> list[Buffer]:
+    whole: list[Buffer] = [memoryview(model)[at:end]]
+    fields = list(islice(_fields(model, at, end), _MOST_OF_A_WEIGHT + 1))
+    data = [field for field in fields if field.number == _RAW_DATA]
+    kinds = [read_number(model, field.begin, field.end)[0] for field in fields if field.number == _DATA_TYPE]
+    if len(fields) > _MOST_OF_A_WEIGHT or len(data) != 1 or any(field.number in _EXTERNAL for field in fields):
+        return whole
+    (raw,) = data
+    # Other types are not read from files, and strings are not raw.
+    if (
+        raw.end - raw.begin < _LARGE
+        or len(kinds) != 1
+        or kinds[0] in _PACKED
+        or dtype_of(kinds[0]) in (None, dtypes.string)
+    ):
+        return whole
     reference = TensorProto(data_location=TensorProto.EXTERNAL)
-    for key, value in (("location", _OWN), ("offset", str(begin)), ("length", str(stop - begin))):
+    for key, value in (("location", location), ("offset", str(raw.begin)), ("length", str(raw.end - raw.begin))):
         reference.external_data.add(key=key, value=value)
-    return [*_rewritten(model, at, end, _RAW_DATA, None), reference.SerializeToString()]
+    return [model[at : raw.start], model[raw.end : end], reference.SerializeToString()]
 
 
-def _rewritten(
-    data: bytes, at: int, end: int, field: int, rewrite: Callable[[bytes, int, int], list[Buffer]] | None
-) -> Iterator[Buffer]:
-    """Yield the encoding of a message, with the contents of one field rewritten, or without that field."""
-    view = memoryview(data)
-    for number, wire, begin, stop in read_fields(data, at, end):
-        is_chosen = number == field and wire == PIECE
-        if is_chosen and rewrite is None:
-            continue
-        yield write_number(number << 3 | wire)
+class _Field(NamedTuple):
+    """A field of a message: its number, where it starts, and where its contents begin and end."""
+
+    number: int
+    start: int
+    begin: int
+    end: int
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[_Field]:
+    """Yield the fields of a message. Raises DataLossError for anything that an encoder would not write."""
+    while at < end:
+        start = at
+        tag, at = read_number(data, at, end)
+        number, wire = tag >> 3, tag & 7
+        begin = at
         if wire == VARINT:
-            yield write_number(begin)
-            continue
-        contents = rewrite(data, begin, stop) if is_chosen and rewrite is not None else [view[begin:stop]]
-        if wire == PIECE:
-            yield write_number(sum(map(len, contents)))
-        yield from contents
+            _, at = read_number(data, at, end)
+        elif wire == PIECE:
+            size, begin = read_number(data, at, end)
+            at = begin + size
+            if data[start:begin] != write_number(tag) + write_number(size):
+                raise damaged("a padded number")
+        else:
+            at += {FIXED64: 8, FIXED32: 4}.get(wire, end)
+        if at > end:
+            raise damaged("a field longer than the remaining bytes")
+        yield _Field(number, start, begin, at)
+
+
+def _shortened(
+    data: bytes, at: int, end: int, number: int, shorten: Callable[[bytes, int, int], list[Buffer]]
+) -> list[Buffer]:
+    """Return the encoding of a message in pieces, with the contents of the large fields of that number shortened."""
+    pieces: list[Buffer] = []
+    view = memoryview(data)
+    for count, field in enumerate(_fields(data, at, end)):
+        if count == _MOST_FIELDS:
+            raise damaged("more fields than a model has")
+        if field.number == number and field.end - field.begin >= _LARGE:
+            contents = shorten(data, field.begin, field.end)
+            head = write_number(number << 3 | PIECE) + write_number(sum(map(len, contents)))
+            pieces += [view[at : field.start], head, *contents]
+            at = field.end
+    return [*pieces, view[at:end]]
 
 
 def _number(proto: TensorProto, entries: dict[str, str], key: str, default: int) -> int:

@@ -14,4 +14,4 @@ if _TYPE_CHECKING:
 
 __all__ = ["GrpcServer"]
 
-_load_later(__name__, {"GrpcServer": "aioflow.serve.grpc.server"}, extra="grpc")
+_load_later(__name__, {"GrpcServer": "aioflow.serve.grpc.server"}, extra="grpc", modules=("grpc",))

@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import aioflow
 from aioflow.errors import DataLossError, InvalidArgumentError, NotFoundError
+from aioflow.graph.static_value import constant_value
 from aioflow.interop import onnx
 from aioflow.interop.onnx import backend
 from aioflow.interop.unsupported import UnsupportedError, UnsupportedOp
@@ -86,6 +87,33 @@ async def test_large_weights_have_the_values_of_the_file() -> None:
         model = onnx.load(given)
         async with aioflow.Session(graph=model.graph) as session:
             np.testing.assert_array_equal((await session.run(model.outputs))["y"], expected)
+
+
+def test_large_weights_of_less_than_a_byte_are_loaded() -> None:
+    weight = helper.make_tensor("w", TensorProto.INT4, [140_000], bytes(range(250)) * 280, raw=True)
+    scale = helper.make_tensor("s", TensorProto.FLOAT, [], [1.0])
+    node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [140_000])
+    graph = helper.make_graph([node], "g", [], [output], [weight, scale])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    one, other = (onnx.load(given).graph.get_operation_by_name("w") for given in (model, model.SerializeToString()))
+    np.testing.assert_array_equal(constant_value(one.outputs[0]), constant_value(other.outputs[0]))
+
+
+def test_files_that_no_encoder_writes_are_left_to_the_parser() -> None:
+    model = large(ramp("a", 0))
+    graph = model.graph.SerializeToString()
+    rest = model.SerializeToString().replace(b"\x3a" + varint(len(graph)) + graph, b"")
+    assert len(rest) < 100
+    # Empty descriptions, which count as fields, and a size with a superfluous byte.
+    described = graph + b"\x52\x00" * 150_000
+    loaded = onnx.load(rest + b"\x3a" + varint(len(described)) + described)
+    value = constant_value(loaded.graph.get_operation_by_name("a").outputs[0])
+    np.testing.assert_array_equal(value, numpy_helper.to_array(ramp("a", 0)))
+    size = varint(len(graph))
+    padded = rest + b"\x3a" + size[:-1] + bytes([size[-1] | 0x80]) + b"\x80" * (9 - len(size)) + b"\x00" + graph
+    with pytest.raises(DataLossError):
+        onnx.load(padded)
 
 
 def varint(value: int) -> bytes:
