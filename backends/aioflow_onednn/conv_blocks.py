@@ -16,6 +16,7 @@ from aioflow_onednn.filters import Filters
 LEAST: Final = 2**24  # minimum multiplications of a block: for fewer, waking a thread takes as long
 
 _LONG: Final = 2**28  # approximate maximum multiplications of a block; cancellation is checked after each
+_LONG_SUM: Final = 2**30  # the same for gradients of a filter, which are added up after each block
 _CHANNELS: Final = 16  # oneDNN is fastest with multiples of this number of channels
 
 
@@ -47,23 +48,35 @@ def blocks(g: Windows, filters: Filters, threads: int, least: int) -> list[ConvB
         return _by_samples(g, filters, count)
     # The blocks of each sample, rounded up.
     each = -(-count // g.n)
-    one = replace(g, n=1)
-    samples = [slice(sample, sample + 1) for sample in range(g.n)]
     if filters.groups == 1 and filters.size(g) > g.h * g.w * g.c and filters.outputs >= each * _CHANNELS:
-        parts = _parts(filters.outputs, each, _CHANNELS)
-        return [_of_channels(one, filters, sample, part) for part in parts for sample in samples]
-    return [_of_lines(one, filters, sample, part) for sample in samples for part in _parts(g.oh, min(each, g.oh))]
+        samples, parts = [slice(sample, sample + 1) for sample in range(g.n)], _parts(filters.outputs, each, _CHANNELS)
+        return [_of_channels(replace(g, n=1), filters, sample, part) for part in parts for sample in samples]
+    return _by_lines(g, filters, each)
 
 
-def by_samples(g: Windows, filters: Filters, threads: int, least: int, most: int | None = None) -> list[ConvBlock]:
-    """Return at most `most` blocks of whole samples; otherwise like `blocks`."""
-    count = _count(g, filters, threads, least)
-    return _by_samples(g, filters, count if most is None else min(count, most))
+def by_samples(g: Windows, filters: Filters, threads: int, least: int) -> list[ConvBlock]:
+    """Return blocks of whole samples; otherwise like `blocks`."""
+    return _by_samples(g, filters, _count(g, filters, threads, least))
+
+
+def shares(g: Windows, filters: Filters, threads: int, least: int) -> list[list[ConvBlock]]:
+    """Return at most `threads` lists of blocks of samples or lines, whose gradients of the filter are to be added."""
+    work = g.rows * filters.size(g)
+    most = max(1, min(work // least, threads))
+    count = max(most, work // _LONG_SUM)
+    made = _by_samples(g, filters, count) if g.n >= count else _by_lines(g, filters, -(-count // g.n))
+    return [made[share] for share in _parts(len(made), min(most, len(made)))]
 
 
 def _by_samples(g: Windows, filters: Filters, count: int) -> list[ConvBlock]:
     lines, parts = slice(0, g.oh), _parts(g.n, min(count, g.n))
     return [_of_lines(replace(g, n=part.stop - part.start), filters, part, lines) for part in parts]
+
+
+def _by_lines(g: Windows, filters: Filters, each: int) -> list[ConvBlock]:
+    """Return up to `each` blocks of each sample."""
+    one, parts = replace(g, n=1), _parts(g.oh, min(each, g.oh))
+    return [_of_lines(one, filters, slice(sample, sample + 1), part) for sample in range(g.n) for part in parts]
 
 
 def _count(g: Windows, filters: Filters, threads: int, least: int) -> int:

@@ -13,13 +13,14 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
+from aioflow.concurrency.stopping import checkpoint
 from aioflow.memory.values import Array
 from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.conv_shapes import Windows
 from aioflow_numpy.threads import for_each, thread_count
 from aioflow_onednn import conv_blocks
 from aioflow_onednn.codes import Algorithm, ArgumentRole, PropKind, Query
-from aioflow_onednn.conv_blocks import ConvBlock, after, by_samples
+from aioflow_onednn.conv_blocks import ConvBlock, after, by_samples, shares
 from aioflow_onednn.filters import Filters, packings
 from aioflow_onednn.library import Library, PostOps, library
 from aioflow_onednn.primitives import MemoryLayout, Packing, Primitive, address, described, dims_of, image_layout
@@ -66,21 +67,26 @@ def backprop_input(kernel: Array, dy: Array, g: Windows, filters: Filters) -> Ar
 def backprop_filter(x: Array, dy: Array, g: Windows, filters: Filters) -> Array:
     """Return the gradient of the filter, from contiguous x [n, h, w, c] and dy [n, oh, ow, outputs].
 
-    The gradient is in the order of `Filters.layout`. The gradients of the blocks are summed in a fixed order.
+    The gradient is in the order of `Filters.layout`. The gradients of the blocks are summed in a fixed order, for each
+    thread in memory of its own.
     """
     size = filters.size(g)
     plan = _by_filter_plan(g, filters, thread_count(), conv_blocks.LEAST)
-    sums: list[Array] = [np.empty(0)] * len(plan)
+    sums = [np.zeros(0, np.float32)] * len(plan)
 
     def convolve(number: int) -> None:
-        block, prepared = plan[number]
-        total = np.empty(size, np.float32)
-        packing = prepared.packing
-        # If the layouts are the same, the primitive writes to `total` itself, and `back` does nothing.
-        made = scratch("packed", (packing.size,), _BYTE) if packing.is_needed else total
-        prepared.run(address(x[block.samples]), address(made), address(dy[block.samples]))
-        packing.back(address(made), address(total))
-        sums[number] = total
+        for block, prepared in plan[number]:
+            checkpoint()
+            total = np.empty(size, np.float32)
+            packing = prepared.packing
+            # If the layouts are the same, the primitive writes to `total` itself, and `back` does nothing.
+            made = scratch("packed", (packing.size,), _BYTE) if packing.is_needed else total
+            source, target = x[block.samples, block.source], dy[block.samples, block.lines]
+            prepared.run(address(source), address(made), address(target))
+            packing.back(address(made), address(total))
+            if sums[number].size:
+                total += sums[number]
+            sums[number] = total
 
     for_each(convolve, range(len(plan)))
     total = sums[0]
@@ -98,8 +104,10 @@ def _by_input_plan(g: Windows, filters: Filters, threads: int, least: int) -> _P
 
 
 @lru_cache(maxsize=_KEPT)
-def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> _Plan:
-    return [(each, _by_filter(each.windows, filters)) for each in by_samples(g, filters, threads, least, threads)]
+def _by_filter_plan(g: Windows, filters: Filters, threads: int, least: int) -> list[_Plan]:
+    return [
+        [(each, _by_filter(each.windows, filters)) for each in share] for share in shares(g, filters, threads, least)
+    ]
 
 
 def _images(g: Windows, filters: Filters) -> tuple[MemoryLayout, MemoryLayout]:

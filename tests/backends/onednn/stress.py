@@ -54,6 +54,7 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
     put(products, "COLUMNS", 1)
     put(products, "are_quicker", lambda: True)
     put(conv_blocks, "LEAST", 2**10)
+    put(conv_blocks, "_LONG_SUM", 2**13)
     put(forward, "_FOR_A_TEAM", 2**14)
     put(team, "_TRIALS", 0)
     put(team, "_SHORT", 0)

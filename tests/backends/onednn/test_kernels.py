@@ -39,6 +39,7 @@ def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "CHOICES", OneDnn())
     monkeypatch.setattr(numpy_products, "_BLOCK", 2**12)
     monkeypatch.setattr(conv_blocks, "LEAST", 2**10)
+    monkeypatch.setattr(conv_blocks, "_LONG_SUM", 2**13)
     monkeypatch.setattr(conv_blocks, "_CHANNELS", 4)
 
 
