@@ -96,7 +96,7 @@ class GraphDef:
         return text
 
     @classmethod
-    def FromString(cls, data: bytes) -> GraphDef:
+    def FromString(cls, data: bytes | bytearray | memoryview) -> GraphDef:
         """Decode a definition in binary or text form, written by TensorFlow or aioflow.
 
         The data may be untrusted: nothing in it is ever executed.
@@ -110,7 +110,7 @@ class GraphDef:
             ResourceExhaustedError: its constants are much larger than the data.
         """
         _check_bytes(data)
-        return cls(*_codec().read(data))
+        return cls(*_codec().read(bytes(data)))
 
     @classmethod
     def from_message(cls, graph: Any) -> GraphDef:

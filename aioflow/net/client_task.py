@@ -14,6 +14,7 @@ from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.links import Link
 from aioflow.net.outbox import Outbox, ValueMessage
 from aioflow.net.task_worker import TaskWorker, WorkerSession
+from aioflow.runtime.device import import_backends
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 
@@ -83,6 +84,7 @@ class ClientTask:
                 else:
                     outbox.push(message)
 
+            await import_backends()
             tasks = TaskWorker(Worker(task=self.task), push)
             ready.set_result(tasks)
             try:

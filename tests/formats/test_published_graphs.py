@@ -69,6 +69,7 @@ def every_attribute() -> GraphDef:
 def test_a_definition_round_trips_through_every_encoding() -> None:
     definition = every_attribute()
     assert GraphDef.FromString(definition.SerializeToString()) == definition
+    assert GraphDef.FromString(memoryview(definition.SerializeToString())) == definition
     assert GraphDef.FromString(definition.to_text().encode()) == definition
     assert GraphDef.FromString(definition.to_bytes()) == definition
     assert GraphDef.FromString(definition.to_json().encode()) == definition
