@@ -173,6 +173,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="in tests/parity, compare with TensorFlow itself, and bring its stored results up to date",
     )
     parser.addoption(
+        "--soak-minutes", type=_positive, default=10, metavar="N", help="how long the soaks put load on one process"
+    )
+    parser.addoption(
         "--shake",
         action="store_true",
         help="collect garbage and switch threads as often as possible: a test that depends on when that happens fails",

@@ -15,13 +15,13 @@ from tests.serve.folders import rows, save_model, scaled
 from tests.serve.service import asked, families, httpx, post, values
 from tests.support import processes
 
-MINUTES: Final = 10
 GROWTH: Final = 16 << 20  # bytes
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(MINUTES * 60 + 300)
-async def test_memory_and_descriptors_do_not_grow_under_load(tmp_path: Path) -> None:
+@pytest.mark.timeout(0)  # `--soak-minutes` decides
+async def test_memory_and_descriptors_do_not_grow_under_load(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    minutes = pytestconfig.getoption("--soak-minutes")
     await save_model(tmp_path / "m", scaled(2))
     async with processes.program_on_loop("-m", "aioflow", "serve", f"m={tmp_path / 'm'}", "--port", "0") as process:
         assert process.stdout is not None
@@ -30,14 +30,14 @@ async def test_memory_and_descriptors_do_not_grow_under_load(tmp_path: Path) -> 
         server = psutil.Process(process.pid)
         sizes: list[tuple[int, int]] = []
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
-            async with asyncio.TaskGroup() as group:
-                end = asyncio.get_running_loop().time() + MINUTES * 60
+            async with asyncio.timeout(minutes * 60 + 300), asyncio.TaskGroup() as group:
+                end = asyncio.get_running_loop().time() + minutes * 60
                 for seed in range(8):
                     group.create_task(_right(client, seed, end))
                 group.create_task(_hostile(int(url.rpartition(":")[2]), end))
                 while asyncio.get_running_loop().time() < end:
                     assert (await client.post("/v2/repository/models/m/load")).status_code == 200
-                    await asyncio.sleep(MINUTES)
+                    await asyncio.sleep(minutes)
                     sizes.append((server.memory_info().rss, server.num_fds()))
             warm = sizes[len(sizes) // 5 :]
             assert warm[-1][0] < warm[0][0] + GROWTH, sizes
