@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import check_private
 from aioflow.serve.app import create_app
@@ -89,7 +90,10 @@ class Server:
     async def __aenter__(self) -> Server:
         async with contextlib.AsyncExitStack() as stack:
             sockets = self._sockets or [stack.enter_context(listening(self._where))]
-            server = web_server(self.app, self._where)
+            for each in sockets:
+                stack.callback(each.close)
+            # In a thread, because uvicorn imports its protocol and reads the certificate.
+            server = await in_thread(web_server, self.app, self._where, effects=False)
             await stack.enter_async_context(self.repository)
             group = await stack.enter_async_context(running())
             # The repository is entered before this task and left after it, so no request meets a closed model.
