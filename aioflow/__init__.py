@@ -91,6 +91,8 @@ if _TYPE_CHECKING:
     from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
     from aioflow.runtime.device_list import list_devices as list_devices
     from aioflow.runtime.stats import RunMetadata as RunMetadata
+    from aioflow.session.batching import Batched as Batched
+    from aioflow.session.batching import BatchStatistics as BatchStatistics
     from aioflow.session.batching import Padding as Padding
     from aioflow.session.session import Session as Session
     from aioflow.session.session import get_default_session as get_default_session
@@ -156,7 +158,7 @@ _LATER = {
             ),
             "aioflow.runtime.device_list": "DeviceAttributes list_devices",
             "aioflow.runtime.stats": "RunMetadata",
-            "aioflow.session.batching": "Padding",
+            "aioflow.session.batching": "BatchStatistics Batched Padding",
             "aioflow.session.session": "Session get_default_session",
             "aioflow.concurrency.switch_interval": "restore_switch_interval",
         }

@@ -1,9 +1,12 @@
-"""The public API for packages that add ops of their own: see docs/extending.md.
+"""The public API for packages that add ops, kernels or backends: see docs/extending.md and docs/howto/backend.md.
 
 An op consists of a definition (`define_op`, with traits from `aioflow.traits`), a gradient (`gradient`, or
 `not_differentiable`), and any number of kernels (`kernel`, `binder`, `elementwise`). Builders create its nodes. `make`
 returns the single output tensor, `make_list` all outputs, `make_tuple` a named tuple, and `make_op` the node.
 `apply_op` chooses the form of the result by the op. The `as_…` converters are for `host=` inputs.
+
+A backend implements `Backend` and `BackendDevice`. `DeviceThreads` is an `Executor` for its device, `HostValues` binds
+its kernels, and `host_device` is the CPU to compare with. `aioflow.testing.check_backend` checks the result.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -33,20 +36,43 @@ if _TYPE_CHECKING:
     from aioflow.kernels.convert import as_text as as_text
     from aioflow.kernels.registry import ArrayBackend as ArrayBackend
     from aioflow.kernels.registry import Binding as Binding
+    from aioflow.kernels.registry import KernelBody as KernelBody
     from aioflow.kernels.registry import KernelDef as KernelDef
     from aioflow.kernels.registry import Ufunc as Ufunc
     from aioflow.kernels.registry import binder as binder
     from aioflow.kernels.registry import elementwise as elementwise
     from aioflow.kernels.registry import kernel as kernel
     from aioflow.kernels.resources import resource_finder as resource_finder
+    from aioflow.memory.values import Array as Array
+    from aioflow.memory.values import Namespace as Namespace
+    from aioflow.runtime.backend_api import Backend as Backend
+    from aioflow.runtime.backend_api import BackendDevice as BackendDevice
+    from aioflow.runtime.backend_api import Executor as Executor
+    from aioflow.runtime.backend_api import MemoryStats as MemoryStats
+    from aioflow.runtime.bind import BoundNode as BoundNode
+    from aioflow.runtime.device import host as host_device
+    from aioflow.runtime.executor import DeviceThreads as DeviceThreads
+    from aioflow.runtime.host_values import HostValues as HostValues
+    from aioflow.runtime.step import Step as Step
 
 __all__ = [
+    "Array",
     "ArrayBackend",
+    "Backend",
+    "BackendDevice",
     "Binding",
+    "BoundNode",
+    "DeviceThreads",
     "Dims",
+    "Executor",
+    "HostValues",
+    "KernelBody",
     "KernelDef",
+    "MemoryStats",
+    "Namespace",
     "OpDef",
     "ShapeContext",
+    "Step",
     "Ufunc",
     "apply_op",
     "as_array",
@@ -59,6 +85,7 @@ __all__ = [
     "define_op",
     "elementwise",
     "gradient",
+    "host_device",
     "kernel",
     "make",
     "make_list",
@@ -74,8 +101,15 @@ _load_later(
     _homes(
         {
             "aioflow.kernels.convert": "as_array as_bool as_int as_ints as_text",
-            "aioflow.kernels.registry": "ArrayBackend Binding KernelDef Ufunc binder elementwise kernel",
+            "aioflow.kernels.registry": "ArrayBackend Binding KernelBody KernelDef Ufunc binder elementwise kernel",
             "aioflow.kernels.resources": "resource_finder",
+            "aioflow.memory.values": "Array Namespace",
+            "aioflow.runtime.backend_api": "Backend BackendDevice Executor MemoryStats",
+            "aioflow.runtime.bind": "BoundNode",
+            "aioflow.runtime.device": "host_device=host",
+            "aioflow.runtime.executor": "DeviceThreads",
+            "aioflow.runtime.host_values": "HostValues",
+            "aioflow.runtime.step": "Step",
         }
     ),
 )

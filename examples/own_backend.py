@@ -7,8 +7,8 @@ its arrays in a namespace like NumPy's, a device, and the backend class that an 
     [project.entry-points."aioflow.backends"]
     counted = "examples.own_backend:CountedBackend"
 
-Once that is installed, `with aioflow.device("/device:COUNTED:0")` places nodes there. The interface of a backend is in
-`aioflow.runtime.backend_api`, and this command checks the implementation:
+Once that is installed, `with aioflow.device("/device:COUNTED:0")` places nodes there. The interface of a backend is
+`aioflow.extend.Backend`, and this command checks the implementation:
 
     python -m examples.own_backend
 """
@@ -24,11 +24,7 @@ from typing import Any
 import numpy as np
 
 from aioflow.errors import NotFoundError
-from aioflow.kernels.registry import Binding, KernelBody, KernelDef
-from aioflow.runtime.bind import BoundNode
-from aioflow.runtime.device import host
-from aioflow.runtime.executor import DeviceThreads
-from aioflow.runtime.host_values import HostValues
+from aioflow.extend import Binding, BoundNode, DeviceThreads, HostValues, KernelBody, KernelDef, host_device
 from aioflow.testing.check_backend import check_backend
 
 
@@ -161,7 +157,7 @@ class Namespace(Numpy):
 
 
 class CountedDevice:
-    """A device that implements `backend_api.BackendDevice`."""
+    """A device that implements `extend.BackendDevice`."""
 
     device_type = "COUNTED"
 
@@ -177,7 +173,7 @@ class CountedDevice:
 
     def generator(self, seed: int, seed2: int) -> Any:
         """Return the host's generator, with its results on the device."""
-        return Numpy(host().generator(seed, seed2), self.traffic)
+        return Numpy(host_device().generator(seed, seed2), self.traffic)
 
     async def to_device(self, value: Any) -> Any:
         """Return a copy of a host value; strings and handles are returned unchanged."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import asyncio
 import codeop
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,6 +51,61 @@ def test_documents_and_python_blocks_are_found() -> None:
 def test_python_compiles(path: Path, line: int, code: str) -> None:
     shifted = "\n" * (line - 1) + code  # line numbers in errors are those of the document
     compile(shifted, str(path), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+# Modules with public names: the namespaces of `aioflow`, and those whose names the reference lists.
+PUBLIC = {
+    *("aioflow", "aioflow.testing", "aioflow.demo"),
+    *(f"aioflow.{name}" for name in af.__all__ if isinstance(getattr(af, name), ModuleType)),
+    *(
+        module
+        for page in sorted((ROOT / "docs" / "reference").glob("*.md"))
+        for module in re.findall(r"^<!-- public: ([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+    ),
+}
+EXAMPLES = [
+    pytest.param(path, 1, path.read_text(encoding="utf-8"), id=str(path.relative_to(ROOT)))
+    for path in sorted((ROOT / "examples").rglob("*.py"))
+]
+
+
+@pytest.mark.parametrize(("path", "line", "code"), [*EXAMPLES, *PYTHON])
+def test_programs_import_only_public_names(path: Path, line: int, code: str) -> None:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    assert list(_internal_imports(compile(code, str(path), "exec", flags=flags))) == []
+
+
+def _internal_imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the imported modules and names of aioflow and its backends that are not public."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if _is_own(each.name) and each.name not in PUBLIC)
+        elif isinstance(node, ast.ImportFrom) and _is_own(node.module or "") and not node.level:
+            module = node.module or ""
+            names = getattr(importlib.import_module(module), "__all__", []) if module in PUBLIC else []
+            for each in node.names:
+                if each.name not in names and f"{module}.{each.name}" not in PUBLIC:
+                    yield f"{module}.{each.name}"
+
+
+def _is_own(module: str) -> bool:
+    return re.match(r"aioflow(_\w+)?(\.|$)", module) is not None
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("from aioflow.runtime.device import host", ["aioflow.runtime.device.host"]),
+        ("import aioflow.net.comm", ["aioflow.net.comm"]),
+        ("from aioflow_numpy.backend import NumpyBackend", ["aioflow_numpy.backend.NumpyBackend"]),
+        ("from aioflow.extend import define_op, _homes", ["aioflow.extend._homes"]),
+        ("from aioflow import extend, graph", ["aioflow.graph"]),
+        ("from aioflow.testing import check_backend, sim_net, sim_loop", ["aioflow.testing.sim_loop"]),
+        ("from aioflow.testing.check_backend import check_backend\nimport aioflow.extend", []),
+    ],
+)
+def test_internal_imports_are_found(program: str, found: list[str]) -> None:
+    assert list(_internal_imports(ast.parse(program))) == found
 
 
 async def test_distributed_training_page_runs_as_one_program(

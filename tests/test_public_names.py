@@ -31,9 +31,9 @@ NAMESPACES = {
 
 # Names that TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a TensorFlow name.
 OWN = {
-    "Barrier", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "Padding", "PartitionedCall",
-    "PartitionedVariable", "PolymorphicFunction", "SessionConfig", "StagingArea", "TraceLevel", "While",
-    "compressed", "extend", "from_async_iterator", "function", "list_devices", "py_coroutine",
+    "Barrier", "BatchStatistics", "Batched", "Case", "ConcreteFunction", "DeviceAttributes", "For", "If", "Padding",
+    "PartitionedCall", "PartitionedVariable", "PolymorphicFunction", "SessionConfig", "StagingArea", "TraceLevel",
+    "While", "compressed", "extend", "from_async_iterator", "function", "list_devices", "py_coroutine",
     "restore_switch_interval", "traits",
 }  # fmt: skip
 

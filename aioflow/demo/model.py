@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import aioflow as af
 
+__all__ = ["DigitsModel", "build"]
+
 PIXELS = 64
 _CLASSES = 10
 _HIDDEN = (128, 64)

@@ -46,11 +46,11 @@ T = TypeVar("T")
 
 
 class ArrayBackend(Protocol):
-    """The interface of a device that kernels may use, a part of `runtime.backend_api.BackendDevice`."""
+    """The interface of a device that kernels may use, a part of `extend.BackendDevice`."""
 
     @property
     def device_type(self) -> str:
-        """ "CPU", "GPU", …; `HOST` if and only if arrays are NumPy arrays in host memory."""
+        """Type in device names: "GPU", …; "CPU" if and only if arrays are NumPy arrays in host memory."""
 
     @property
     def xp(self) -> Namespace:
@@ -61,13 +61,16 @@ class ArrayBackend(Protocol):
         """
 
     def generator(self, seed: int, seed2: int) -> Any:
-        """Return a random generator with NumPy's `Generator` methods; (0, 0) seeds from the operating system."""
+        """Return a random generator with the methods of NumPy's `Generator`, whose results are arrays of the device.
+
+        The seeds are any int64, also negative. Equal pairs give equal numbers; (0, 0) seeds from the operating system.
+        """
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Return the kernel's callable for one node, and the definition that applies: on the host the kernel's own.
 
         Small values, such as constants and shapes, are NumPy arrays on every device. A device with its own memory
-        copies them to the device when they meet its arrays; `runtime.host_values.HostValues` implements that.
+        copies them to the device when they meet its arrays; `extend.HostValues` implements that.
         """
 
     def to_device(self, value: Array) -> Awaitable[Array]:

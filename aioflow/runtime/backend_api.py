@@ -4,6 +4,7 @@ On any device, a subgraph is compiled to strands. Each strand runs as one call o
 strands run directly on the event loop. If a device has its own memory, values to and from the host are transferred by
 `to_device` and `to_host` (`runtime/host_copies.py` inserts these where needed). Backends are found by the entry point
 group `aioflow.backends`; `aioflow.testing.check_backend` tests one. `examples/own_backend.py` is a small example.
+`aioflow.extend` exports the interface.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ class MemoryStats:
 
 
 class Executor(Protocol):
-    """The executor of a device's functions."""
+    """The executor of a device's functions. `extend.DeviceThreads` is one that runs them in threads."""
 
     async def run(self, step: Step, function: Callable[..., T], *args: object) -> T:
         """Run `function(*args)` where the device's kernels are launched, and wait until all launched work has ended.
 
-        If the awaiting task is cancelled, the step is asked to stop. This method then raises only after the function
-        has ended, or if it has not begun. So no kernel of a step runs after the step's `run` has ended.
+        Several calls may be awaited at once. Errors of the function are raised unchanged.
+
+        If the awaiting task is cancelled, the step is asked to stop, by `step.stop()`. This method then raises only
+        after the function has ended, or if it has not begun. So no kernel of a step runs after the step's `run` has
+        ended.
         """
 
 
@@ -54,7 +58,7 @@ class BackendDevice(ArrayBackend, Protocol):
 
         Args:
             function: Takes and returns arrays of the device. It is called in the executor.
-            nodes: The nodes that it computes.
+            nodes: The nodes that it computes, with their kernels.
         """
 
     def memory(self) -> MemoryStats | None:

@@ -75,7 +75,7 @@ class BoundNode:
     """A node with the callable that computes it, and the predicates under which it runs.
 
     Attributes:
-        node: The node.
+        node: The node: `node.name`, `node.op` (the op's name) and `node.attrs`.
         kernel: The definition of its kernel.
         call: The callable.
         arguments: The arguments of the callable.

@@ -112,7 +112,8 @@ class StuckStep:
 class Step:
     """A step in flight.
 
-    Kernels in threads check `requested` in between; `watch` wakes coroutines.
+    Kernels in threads check `requested` in between; `watch` wakes coroutines. The executor of a backend needs three
+    members: `requested`, `stop` if the caller of its `run` is cancelled, and `halt` to end a run that stopped early.
 
     Attributes:
         id: Identifies the step to all workers that take part in it; 0 for a step that stays in this process.

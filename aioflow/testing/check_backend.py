@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from aioflow.errors import AioflowError, InternalError, NotFoundError
+from aioflow.errors import InternalError, NotFoundError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.opdef import OPS
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.kernels.registry import KERNELS, Binding, Converter, KernelBody
 from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.values import Array, Value
-from aioflow.runtime.backend_api import Backend, BackendDevice
+from aioflow.runtime.backend_api import Backend, BackendDevice, Executor
 from aioflow.runtime.bind import converter
-from aioflow.runtime.step import Step
+from aioflow.runtime.step import Step, root_cause
 
 __all__ = ["CHECKS", "CheckResult", "check_backend"]
 
@@ -36,6 +38,10 @@ _DTYPES: Final = (
     *(np.bool_, np.int8, np.uint8, np.int16, np.int32, np.int64, np.uint64),
     *(np.float16, ml_dtypes.bfloat16, np.float32, np.float64, np.complex64),
 )
+
+
+_PATIENCE: Final = 10.0  # seconds until a function ends that was not asked to stop
+_LINGER: Final = 0.05  # seconds that a stopped function takes to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,27 +66,47 @@ async def check_backend(factory: Callable[[], Backend], *, complete: bool = Fals
         factory: Creates the backend, once for each check.
         complete: Whether to run all checks even if one fails, and report problems in the results instead of raising.
 
+    Returns:
+        One result for each of `CHECKS`, in their order.
+
     Raises:
-        InternalError: a check failed; the error has the expected and the actual value.
+        InternalError: a check failed; the error has the expected and the actual value. If the backend raised an error,
+            it is the cause.
     """
     results: list[CheckResult] = []
     for check in CHECKS:
-        # A fresh backend: a check that fails may leave the device in any state.
-        backend = factory()
+        name = getattr(check, "__name__", "check")
+        about = (inspect.getdoc(check) or "").partition("\n")[0].removeprefix("Check that ")
         problem: str | None = None
         try:
-            await check(backend, backend.device(0))
-        except AioflowError as error:
+            await _checked(check, factory, about)
+        except InternalError as error:
             if not complete:
                 raise
             problem = str(error)
-        finally:
-            # Closed even if the check failed, so that its threads do not outlive it.
-            backend.device(0).close()
-        name = getattr(check, "__name__", "check")
-        about = (inspect.getdoc(check) or "").partition("\n")[0].removeprefix("Check that ")
         results.append(CheckResult(name, about, problem))
     return results
+
+
+async def _checked(check: Check, factory: Callable[[], Backend], about: str) -> None:
+    """Run one check. Raises InternalError, whatever the backend raises."""
+    try:
+        # A fresh backend: a check that fails may leave the device in any state.
+        device = (backend := factory()).device(0)
+        try:
+            await check(backend, device)
+        except BaseException:
+            # Closed so that its threads do not outlive it. The failure of the check is what counts.
+            with suppress(Exception):
+                device.close()
+            raise
+        device.close()
+    except InternalError:
+        raise
+    except Exception as error:
+        cause = root_cause(error) if isinstance(error, BaseExceptionGroup) else error
+        found = f"{type(cause).__name__}: {cause}"
+        raise InternalError(f"the backend does not conform: {about}", expected="no error", actual=found) from error
 
 
 def _expect(what: str, actual: object, expected: object) -> None:
@@ -195,10 +221,14 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
     def long() -> None:
         # From another thread, where setting the event directly would not wake the loop.
         loop.call_soon_threadsafe(seen.set)
-        # Without an await or a checkpoint: only the backend's own request can end it.
-        while not step.requested:
+        # Without an await or a checkpoint: only the backend's own request can end it. A backend that makes none fails,
+        # and does not hang.
+        until = time.monotonic() + _PATIENCE
+        while not step.requested and time.monotonic() < until:
             pass
-        ended.append(True)
+        # A run that does not wait for the function returns in this time.
+        time.sleep(_LINGER)
+        ended.append(step.requested)
 
     async with asyncio.TaskGroup() as tg:
         task = tg.create_task(device.executor.run(step, long))
@@ -206,7 +236,8 @@ async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
         # After the function has begun; before, a cancelled run need not start it.
         task.cancel()
     _expect("the task was cancelled", task.cancelled(), True)
-    _expect("the function had ended", ended, [True])
+    # An empty list: the function had not ended. [False]: it ended without a request.
+    _expect("the step had been asked to stop, and the function had ended", list(ended), [True])
 
 
 # ── kernels ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,6 +292,36 @@ async def takes_host_values(backend: Backend, device: BackendDevice) -> None:
     _expect_array("shape of a device array", shape, np.array(_X.shape, np.int32))
 
 
+async def numbers_repeat(backend: Backend, device: BackendDevice) -> None:
+    """Check that equal seeds, of any sign, give equal random numbers, and that others give other numbers."""
+
+    def drawn(seed: int, seed2: int) -> Value:
+        return device.generator(seed, seed2).random(8)
+
+    found: list[list[float]] = []
+    for seeds in ((3, -4), (3, -4), (-4, 3), (0, 0), (0, 0)):
+        array: Any = await device.executor.run(Step(), drawn, *seeds)
+        found.append((await device.to_host(array)).tolist())
+    _expect("numbers of equal seeds", found[1], found[0])
+    _expect("different lists of numbers; (0, 0) seeds from the operating system", len(set(map(tuple, found))), 4)
+    _expect("numbers in [0, 1)", all(0 <= number < 1 for numbers in found for number in numbers), True)
+
+
+async def arrays_are_shared(backend: Backend, device: BackendDevice) -> None:
+    """Check that other libraries can import an array of the device by DLPack, and other devices can copy it."""
+    array = await device.to_device(_X)
+    shared = device.share(array)
+    missing = [name for name in ("__dlpack__", "__dlpack_device__") if not hasattr(shared, name)]
+    _expect("what a shared array lacks", missing, [])
+    if (backend.count() or 2) > 1:
+        other = backend.device(1)
+        try:
+            copy = await other.executor.run(Step(), other.copy_from, array, device)
+            _expect_array("copy on another device", await other.to_host(copy), _X)
+        finally:
+            other.close()
+
+
 def _bound(
     device: BackendDevice, op: str, inputs: Sequence[Array], attrs: Attrs, constants: tuple[Array | None, ...] = ()
 ) -> tuple[KernelBody, list[Converter | None]]:
@@ -278,6 +339,17 @@ def _bound(
 
 
 # ── the device ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def has_all_members(backend: Backend, device: BackendDevice) -> None:
+    """Check that the backend, its device and the executor have all members of their protocols."""
+    for what, made, protocol in (
+        ("the backend", backend, Backend),
+        ("its device", device, BackendDevice),
+        ("the device's executor", device.executor, Executor),
+    ):
+        missing = [name for name in dir(protocol) if not name.startswith("_") and not hasattr(made, name)]
+        _expect(f"members that {what} lacks", missing, [])
 
 
 async def describes_itself(backend: Backend, device: BackendDevice) -> None:
@@ -302,6 +374,7 @@ async def closes_twice(backend: Backend, device: BackendDevice) -> None:
 
 
 CHECKS: Final[tuple[Check, ...]] = (
+    has_all_members,
     describes_itself,
     round_trip,
     snapshots,
@@ -313,5 +386,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     kernels_follow_their_ops,
     kernels_compute,
     takes_host_values,
+    numbers_repeat,
+    arrays_are_shared,
     closes_twice,
 )

@@ -35,6 +35,8 @@ from aioflow.testing.sim_streams import SimLink, SimTransport, connected
 from aioflow.testing.sim_trace import Trace
 from aioflow.testing.virtual_clock import VirtualClockLoop
 
+__all__ = ["SimNet", "simulate"]
+
 # ── the clocks that hot code reads directly, replaced by virtual time during a simulation ─────────────────────────────
 #
 # Such code measures how long a strand took or how long the loop has been occupied. It reads `perf_counter` and

@@ -10,7 +10,6 @@ from typing import Any, Final
 import aioflow as af
 from aioflow.demo.digits import load_digits
 from aioflow.demo.model import DigitsModel, build
-from aioflow.session.batching import BatchStatistics
 
 __all__ = ["FOLDER", "build", "numbers_of", "restore_or_train"]
 
@@ -31,7 +30,7 @@ async def restore_or_train(session: af.Session, model: DigitsModel, folder: Path
     await model.saver.save(session, folder / "model", model.global_step)
 
 
-def numbers_of(statistics: BatchStatistics) -> dict[str, Any]:
+def numbers_of(statistics: af.BatchStatistics) -> dict[str, Any]:
     """Return the statistics in a form that JSON can encode."""
     numbers = {each.name: getattr(statistics, each.name) for each in dataclasses.fields(statistics)}
     return numbers | {"sizes": {str(size): count for size, count in statistics.sizes.items()}}

@@ -15,10 +15,9 @@ from aiohttp import web
 
 import aioflow as af
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.session.batching import Batched
 from examples.web.digits import build, numbers_of, restore_or_train
 
-PREDICT = web.AppKey("predict", Batched)
+PREDICT = web.AppKey("predict", af.Batched)
 
 model = build()
 

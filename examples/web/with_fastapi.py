@@ -22,7 +22,6 @@ from pydantic import BaseModel, Field
 
 import aioflow as af
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.session.batching import Batched
 from examples.web.digits import FOLDER, build, restore_or_train
 
 model = build()
@@ -103,9 +102,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
-def predictor(request: Request) -> Batched[Any]:
+def predictor(request: Request) -> af.Batched[Any]:
     """Return the batched call that all requests share."""
-    found: Batched[Any] = request.app.state.predict
+    found: af.Batched[Any] = request.app.state.predict
     return found
 
 
@@ -116,7 +115,7 @@ async def trainer(request: Request) -> AsyncIterator[Trainer]:
 
 
 @app.post("/predict")
-async def predict(images: Images, request: Request, call: Annotated[Batched[Any], Depends(predictor)]) -> Answer:
+async def predict(images: Images, request: Request, call: Annotated[af.Batched[Any], Depends(predictor)]) -> Answer:
     """Return the predictions for all rows at once."""
     rows = af.web.rows_of(images.pixels, model.images)
     return _answer(await af.web.until_disconnect(request.receive, call(rows, timeout=30.0)))
@@ -127,14 +126,14 @@ def _answer(probabilities: Any) -> Answer:
 
 
 @app.post("/predict/lines")
-async def predict_lines(images: Images, call: Annotated[Batched[Any], Depends(predictor)]) -> StreamingResponse:
+async def predict_lines(images: Images, call: Annotated[af.Batched[Any], Depends(predictor)]) -> StreamingResponse:
     """Stream a line of JSON for each 16 rows as they are computed, with lower priority than other requests."""
     rows = af.web.rows_of(images.pixels, model.images)
     parts = [rows[begin : begin + 16] for begin in range(0, len(rows), 16)]
     return StreamingResponse(_lines(parts, call), media_type="application/x-ndjson")
 
 
-async def _lines(parts: Sequence[Any], call: Batched[Any]) -> AsyncIterator[str]:
+async def _lines(parts: Sequence[Any], call: af.Batched[Any]) -> AsyncIterator[str]:
     for part in parts:
         yield _answer(await call(part, priority=1)).model_dump_json() + "\n"
 

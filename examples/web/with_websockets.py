@@ -28,7 +28,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 import aioflow as af
 from aioflow.errors import OpError, ResourceExhaustedError
-from aioflow.session.batching import Batched
 from examples.web.digits import build, restore_or_train
 
 IN_FLIGHT: Final = 32
@@ -77,7 +76,7 @@ async def converse(socket: WebSocket) -> None:
         await socket.close(UNSUPPORTED_DATA, "messages are text")
 
 
-async def _reply(call: Batched[Any], text: str) -> dict[str, Any]:
+async def _reply(call: af.Batched[Any], text: str) -> dict[str, Any]:
     number = None
     try:
         order = json.loads(text)

@@ -5,14 +5,17 @@ Each function builds in its own graph. `assert_type` does nothing at run time, b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, assert_type
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar, assert_type
 
 import numpy as np
 from numpy.typing import NDArray
 
 import aioflow as af
+from aioflow.testing.check_backend import CheckResult, check_backend
 from aioflow.typing import DTypeLike, Fetchable, IndexLike, NodeLike, ShapeLike, TensorLike
+
+T = TypeVar("T")
 
 
 def whatever_may_be_an_operand() -> None:
@@ -133,6 +136,89 @@ def what_the_doors_for_ones_own_ops_give() -> None:
     made = af.extend.apply_op("Neg", x)
     assert isinstance(made, af.Tensor)
     assert_type(made, af.Tensor)
+
+
+class OwnExecutor:
+    """An executor without threads."""
+
+    async def run(self, step: af.extend.Step, function: Callable[..., T], *args: object) -> T:
+        if step.requested:
+            step.halt()
+        return function(*args)
+
+
+class OwnDevice:
+    """A device that implements the protocol without inheriting from it. Its arrays are the host's."""
+
+    device_type = "OWN"
+
+    def __init__(self) -> None:
+        self.xp: af.extend.Namespace = af.extend.host_device().xp
+        self.executor = OwnExecutor()
+        self._values = af.extend.HostValues(self.xp.asarray)
+
+    def bind(
+        self, kernel: af.extend.KernelDef, binding: af.extend.Binding
+    ) -> tuple[af.extend.KernelDef, af.extend.KernelBody]:
+        return self._values.bind(kernel, binding)
+
+    def generator(self, seed: int, seed2: int) -> np.random.Generator:
+        assert_type(af.extend.host_device(), af.extend.BackendDevice)
+        return np.random.default_rng()
+
+    async def to_device(self, value: af.extend.Array) -> af.extend.Array:
+        return self.xp.array(value)
+
+    async def to_host(self, value: af.extend.Array) -> af.extend.Array:
+        return np.array(value)
+
+    def on_host(self, value: object) -> object:
+        return value
+
+    def copy_from(self, array: af.extend.Array, other: object) -> af.extend.Array:
+        return array.copy()
+
+    def share(self, array: af.extend.Array) -> object:
+        return array
+
+    def captured(
+        self, function: Callable[..., tuple[object, ...]], nodes: Sequence[af.extend.BoundNode]
+    ) -> Callable[..., tuple[object, ...]] | None:
+        return function if all(assert_type(node.kernel, af.extend.KernelDef).fresh for node in nodes) else None
+
+    def memory(self) -> af.extend.MemoryStats | None:
+        return af.extend.MemoryStats(used=0, reserved=0)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class OwnBackend:
+    """A backend with one device."""
+
+    name = "own"
+    device_type = "OWN"
+
+    def count(self) -> int:
+        return 1
+
+    def describe(self, index: int) -> tuple[int | None, str]:
+        return None, "the host's memory"
+
+    def device(self, index: int, threads: int = 0) -> OwnDevice:
+        return OwnDevice()
+
+
+async def what_a_backend_implements() -> None:
+    backend: af.extend.Backend = OwnBackend()
+    device: af.extend.BackendDevice = backend.device(0)
+    threads: af.extend.Executor = af.extend.DeviceThreads("own", 1)
+    for executor in (device.executor, threads):
+        total = await executor.run(af.extend.Step(), sum, [1, 2])
+        assert_type(total, int)
+        assert total == 3
+    checks: list[Callable[[Callable[[], af.extend.Backend]], Awaitable[list[CheckResult]]]] = [check_backend]
+    assert checks
 
 
 def variables() -> None:
