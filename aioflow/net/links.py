@@ -78,7 +78,9 @@ def past_sessions() -> PastSessions:
 # ── links ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_PAUSE: Final = 0.05  # seconds between attempts to connect
+_PAUSE: Final = 0.05  # seconds between the first two attempts to connect
+_GROWTH: Final = 1.5  # of that pause, from one attempt to the next
+_LONGEST_PAUSE: Final = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,18 +287,23 @@ class Link:
 
     async def _reach(self, patience: float) -> Comm:
         clock = asyncio.get_running_loop().time
-        until = clock() + patience
+        began, peer = clock(), self.task or self.address
+        least = min(self._hub.timeout, patience) or self._hub.timeout
+        pause = _PAUSE
         while True:
+            # Later attempts may take longer, for a host that is up but slow.
+            limit = max(least, min(clock() - began, began + patience - clock()))
             try:
-                peer = self.task or self.address
-                return await connect(self.address, self._hub.timeout, self._hub.options, peer=peer)
-            except DeadlineExceededError as error:
-                # The connection timeout, not the caller's limit: the task is unreachable.
-                raise UnavailableError(f"{peer} cannot be reached: {error.message}") from error
-            except UnavailableError:
-                if clock() + _PAUSE > until:
-                    raise
-            await asyncio.sleep(_PAUSE)
+                return await connect(self.address, limit, self._hub.options, peer=peer)
+            except (UnavailableError, DeadlineExceededError) as error:
+                left = began + patience - clock()
+                if left <= 0 or self._hub.connections.is_closed:
+                    if isinstance(error, UnavailableError):
+                        raise
+                    # The time limit of the attempt, not of the caller: the task is unreachable.
+                    raise UnavailableError(f"{peer} cannot be reached: {error.message}") from error
+            await asyncio.sleep(min(pause, left))
+            pause = min(pause * _GROWTH, _LONGEST_PAUSE)
 
     def _met(self, hello: Hello, incarnation: int) -> None:
         if self.task not in ("", hello.task):

@@ -30,7 +30,7 @@ from aioflow.net.chance import fresh_number
 from aioflow.net.channel import Channel, ServiceRequest
 from aioflow.net.client_task import ClientTask
 from aioflow.net.cluster_spec import ClusterSpec, comm_address
-from aioflow.net.comm import CommOptions
+from aioflow.net.comm import CommOptions, bare
 from aioflow.net.credentials import Credentials, credentials_at
 from aioflow.net.links import Hub, Link, within
 from aioflow.net.messages import settings_of
@@ -41,6 +41,7 @@ from aioflow.net.server import client_options, is_of_this_process, own_server, t
 from aioflow.net.status import ServerStatus
 from aioflow.net.step_table import Origin
 from aioflow.runtime.cluster import Home
+from aioflow.runtime.step import root_cause
 from aioflow.runtime.worker import Worker, WorkerState
 from aioflow.sync.background import Background
 
@@ -67,12 +68,28 @@ def _before_the_step() -> Iterator[None]:
         raise
 
 
+async def _opened(link: Link, patience: float) -> None:
+    await link.open(patience)
+
+
+@contextmanager
+def _one_error(seconds: float) -> Iterator[None]:
+    """Raise an error of the block that means "not reachable" without its causes, which its message contains."""
+    try:
+        yield
+    except _AWAY as error:
+        found = bare(error)
+        found.expected = f"an answer within {seconds:g} s"
+        raise found from None
+
+
 class RemoteCluster:
     """The workers of the cluster that a target belongs to (`runtime.cluster.Cluster`).
 
     Args:
         target: "aioflow://host:port".
         timeout: Connection timeout for a worker that is needed, in seconds.
+        connect_timeout: Seconds to wait for the target at first contact; by default `timeout`.
         options: Options of the connections.
         credentials: Credentials for both ends, used if `options` is not given. Default: those of the cluster if this
             process started it, else those of the environment.
@@ -90,11 +107,13 @@ class RemoteCluster:
         target: str,
         *,
         timeout: float = _CONNECT_SECONDS,
+        connect_timeout: float | None = None,
         options: CommOptions | None = None,
         credentials: Credentials | None = None,
         step_ids: Callable[[], int] = _random_step,
     ) -> None:
         check_number(timeout, "the timeout of a worker")
+        self._patience = timeout if connect_timeout is None else connect_timeout
         self._address = target_address(target)
         self._target = target
         self._step_ids = step_ids
@@ -164,7 +183,7 @@ class RemoteCluster:
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    async def connect(self, others: bool = True) -> None:
+    async def connect(self, others: bool = True, wait: float | None = None) -> None:
         """Connect to the target and look up the tasks of its cluster. Idempotent.
 
         A task that is not reachable yet is assumed to have one CPU; it must be reachable when a plan first needs it. On
@@ -172,9 +191,10 @@ class RemoteCluster:
 
         Args:
             others: Whether to wait for the tasks other than the target. Their names are known in any case.
+            wait: Seconds to keep trying while the target is not reachable; by default `connect_timeout`.
 
         Raises:
-            UnavailableError, DeadlineExceededError: the target cannot be reached.
+            UnavailableError, DeadlineExceededError: the target cannot be reached. The error has no causes.
             FailedPreconditionError: the session has been used on another event loop.
         """
         if self._loop is None:
@@ -186,12 +206,33 @@ class RemoteCluster:
                 if not self._links:
                     # Again: the previous holder of the lock resets it if it fails.
                     self._loop = asyncio.get_running_loop()
+                    patience = self._patience if wait is None else wait
                     try:
-                        with _before_the_step():
-                            self._links = await self._find_all(others)
+                        with _one_error(patience), _before_the_step():
+                            self._links = await self._find_all(others, patience)
                     except BaseException:
                         self._loop = None
                         raise
+
+    async def reach(self, wait: float | None) -> None:
+        """Wait until all tasks of the cluster are connected, as `Cluster.reach`.
+
+        Raises:
+            UnavailableError, DeadlineExceededError: a task cannot be reached. The others may stay connected.
+        """
+        clock = asyncio.get_running_loop().time
+        seconds = self._patience if wait is None else wait
+        until = clock() + seconds
+        await self.connect(others=False, wait=seconds)
+        self._require_loop()
+        left = max(0.0, until - clock())
+        with _one_error(seconds), _before_the_step():
+            try:
+                async with asyncio.TaskGroup() as tg:
+                    for link in self._links.values():
+                        tg.create_task(_opened(link, left))
+            except BaseExceptionGroup as group:
+                raise root_cause(group) from None
 
     def _require_loop(self) -> None:
         if self._loop is not asyncio.get_running_loop():
@@ -206,11 +247,11 @@ class RemoteCluster:
         self._require_loop()
         return self._step_ids()
 
-    async def _find_all(self, wait: bool) -> dict[str, Link]:
+    async def _find_all(self, wait: bool, patience: float) -> dict[str, Link]:
         target = Link(self._hub, self._address)
         links = [target]
         try:
-            hello = await target.open(self._hub.timeout)
+            hello = await target.open(patience)
             if hello is None:
                 raise InternalError("another caller has already opened the connection to the target")
             settings = settings_of(hello.settings)

@@ -130,6 +130,9 @@ class Cluster(Protocol):
     async def connect(self) -> None:
         """Discover the workers. Afterwards the devices are known."""
 
+    async def reach(self, wait: float | None) -> None:
+        """Wait until all workers answer, at most `wait` seconds; None for the default."""
+
     def next_step(self) -> int:
         """Return the id of a new step, or 0 if no other worker needs to know about it."""
 
@@ -183,6 +186,9 @@ class LocalCluster:
     async def connect(self) -> None:
         """Import the backends of the worker, which is in this process."""
         await import_backends()
+
+    async def reach(self, wait: float | None) -> None:
+        """Do nothing: the worker is in this process."""
 
     def next_step(self) -> int:
         """Return 0, because no other worker takes part in a step."""

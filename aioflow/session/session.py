@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from types import NoneType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from aioflow.arguments import check_kind, check_list
+from aioflow.arguments import check_kind, check_list, check_number
 from aioflow.compiler.delegate import Delegation
 from aioflow.compiler.ir import Plan
 from aioflow.compiler.prune import StepRequest
@@ -58,6 +58,7 @@ else:
 _IDS: Final = itertools.count(1)
 _TARGETS: Final = "'', aioflow://host:port or a worker; pass a graph as Session(graph=graph)"
 _SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"
+_SECONDS: Final = "a number of seconds"
 _REMOTE: Final = ("aioflow", "inproc")  # target schemes that denote servers
 
 
@@ -71,6 +72,9 @@ class Session(Blocking, Batching, Reporting):
         config: Settings. After the session has connected to a server, the server's settings replace those left at their
             default.
         credentials: Credentials for the connections to the cluster, as for `train.Server`.
+        connect_timeout: Seconds to wait for the server at the target's address, when the session is entered or first
+            used. An attempt to connect that is under way then may take up to two more. Later, a worker that a step
+            needs must be reachable within two seconds.
 
     Use it as `async with Session() as session:`. Inside the block it is the default session of the task. Any number of
     tasks may call `run` at once. If several tasks or blocks enter it, the last one to leave closes it, and this may be
@@ -84,14 +88,16 @@ class Session(Blocking, Batching, Reporting):
         config: SessionConfig | None = None,
         *,
         credentials: Credentials | None = None,
+        connect_timeout: float = 2.0,
     ) -> None:
         _check_arguments(target, graph, config)
+        check_number(connect_timeout, "connect_timeout", _SECONDS, above=0)
         self.graph = graph if graph is not None else default_graph()
         self._id = next(_IDS)
         self._process = generation()
         self._closed = False
         self._target = target
-        self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials)
+        self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials, connect_timeout)
         self._remote = not isinstance(self._cluster, LocalCluster)
         self._blocks: dict[EnteredBlock[Session], EnteredBlock[Graph]] = {}  # entered and not yet left
         self._background = self._cluster.background(self._id)
@@ -114,6 +120,35 @@ class Session(Blocking, Batching, Reporting):
         self._partial_runs = PartialRuns(self._cluster, self._planner, self._id, config, self._background, self._steps)
 
     # -- lifecycle ----------------------------------------------------------------------------------------------------
+
+    async def connect(self, *, wait: float | None = None) -> None:
+        """Wait until all tasks of the cluster answer, and connect to them. Idempotent; returns at once if it is local.
+
+        Use it if workers may not be up yet. Without it, entering the session or its first run connects, and waits only
+        for the server at the target's address. A call that fails or is cancelled leaves the session usable.
+
+        Args:
+            wait: Maximum time in seconds, above 0, which `math.inf` lifts; by default the session's `connect_timeout`.
+                An attempt to connect that is under way at its end may take up to two more seconds.
+
+        Raises:
+            UnavailableError: a task does not answer in that time. The error names it, and has the last reason.
+            UnauthenticatedError, PermissionDeniedError: a secret or certificate is missing or refused. These are not
+                tried again.
+            DataLossError, UnimplementedError: another program, or an incompatible version, answers at an address.
+            FailedPreconditionError: another task answers at an address of the cluster, or the session has been used on
+                another event loop.
+            ClosedSessionError: the session is closed, perhaps during the call.
+        """
+        self._check_open()
+        if wait is not None:
+            check_number(wait, "wait", _SECONDS, above=0)
+        try:
+            await self._cluster.reach(wait)
+        except OpError:
+            self._check_open()
+            raise
+        await self._connect()
 
     async def _connect(self) -> None:
         await self._cluster.connect()
@@ -519,7 +554,7 @@ def _check_options(options: object, run_metadata: object) -> None:
 
 
 def _reach(
-    target: str | Worker, config: SessionConfig, credentials: Credentials | None
+    target: str | Worker, config: SessionConfig, credentials: Credentials | None, connect_timeout: float
 ) -> tuple[Cluster, SyncRunner | LoopThread]:
     """Return the workers that a target denotes, and the runner of coroutines for callers without an event loop."""
     if isinstance(target, Worker):
@@ -533,7 +568,7 @@ def _reach(
         # Imported late: all of `net` would take a tenth of the time of `import aioflow`.
         from aioflow.net.remote_cluster import RemoteCluster
 
-    return RemoteCluster(target, credentials=credentials), LoopThread()
+    return RemoteCluster(target, connect_timeout=connect_timeout, credentials=credentials), LoopThread()
 
 
 def _mapping(feeds: object) -> Feeds:

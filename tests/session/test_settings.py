@@ -138,6 +138,14 @@ async def _connect(session: af.Session, x: af.Tensor, seconds: Any) -> None:
     await connect("inproc://nobody", seconds)
 
 
+async def _session_connect(session: af.Session, x: af.Tensor, seconds: Any) -> None:
+    await session.connect(wait=seconds)
+
+
+async def _connect_timeout(session: af.Session, x: af.Tensor, seconds: Any) -> None:
+    af.Session("aioflow://127.0.0.1:1", connect_timeout=seconds)
+
+
 async def _comm(session: af.Session, x: af.Tensor, seconds: Any) -> None:
     CommOptions(close_timeout=seconds)
 
@@ -156,6 +164,8 @@ TIMED: dict[str, Callable[[af.Session, af.Tensor, Any], Awaitable[None]]] = {
     "join": _join,
     "wait for a stop": _wait_for_stop,
     "connect": _connect,
+    "connect of a session": _session_connect,
+    "connect timeout": _connect_timeout,
     "comm": _comm,
     "saver": _saver,
 }
@@ -174,6 +184,14 @@ async def test_invalid_timeout_is_rejected_and_the_session_stays_usable(where: s
         assert caught.value.expected is not None
         assert caught.value.actual is not None
         assert await session.run(x, timeout=3600) == 1.0
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, -math.inf])
+@pytest.mark.parametrize("where", ["connect of a session", "connect timeout"])
+async def test_nonpositive_wait_for_a_connection_is_rejected(where: str, seconds: Any) -> None:
+    async with af.Session() as session:
+        with pytest.raises(errors.InvalidArgumentError, match="out of range"):
+            await TIMED[where](session, af.constant(1.0), seconds)
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, np.float32(-1), -math.inf])

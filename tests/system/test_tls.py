@@ -23,6 +23,7 @@ from aioflow.net.tls import Tls
 from aioflow.net.transports import connect, listen
 from aioflow.testing.check_comm import CHECKS, Check, connected
 from tests.net.certificates import Authority
+from tests.net.test_connecting import refusal
 from tests.net.test_credentials import between
 from tests.support.loops import LOOPS, on_each_loop
 from tests.support.processes import program_on_loop
@@ -266,3 +267,12 @@ async def test_tls_hides_messages_from_intermediaries(tmp_path: Path, by_tls: bo
         await comm.send(WireMessage(FrameKind.PUSH, 1, {"secret": "in the header"}, (marks,)))
         await got.wait()
     assert (b"that nobody is to read" in passed) == (b"in the header" in passed) == (not by_tls)
+
+
+async def test_session_does_not_try_refused_certificates_again(
+    worker: Tls, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    foreign = Authority(tmp_path_factory.mktemp("foreign"), "foreign").tls("client")
+    at_server, none = Credentials(tls=worker), Credentials()
+    for server, client in ((at_server, Credentials(tls=foreign)), (at_server, none), (none, at_server)):
+        assert isinstance(await refusal(server, client), UnauthenticatedError)

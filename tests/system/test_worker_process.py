@@ -24,6 +24,7 @@ from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS
 from aioflow.net.cluster_spec import free_addresses
 from tests.support.processes import SECONDS, program_on_loop
+from tests.system.processes import worker_process
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 TASK: Final = "/job:worker/replica:0/task:0"
@@ -75,6 +76,19 @@ async def failure(session: af.Session, fetches: Any, feeds: Any = None) -> OpErr
     with pytest.raises(OpError) as raised:
         await session.run(fetches, feeds)
     return raised.value
+
+
+async def test_session_waits_for_a_worker_that_starts_later() -> None:
+    [address] = free_addresses(1)
+    session = af.Session(f"aioflow://{address}")
+    with pytest.raises(UnavailableError, match="Connection refused"):
+        await session.connect(wait=0.1)
+    async with asyncio.TaskGroup() as tg:
+        waiting = tg.create_task(session.connect(wait=SECONDS))
+        async with worker_process({"worker": [address]}, "worker"):
+            await waiting
+            async with session:
+                assert await session.run(af.constant(20.0) + 22.0) == 42.0
 
 
 async def test_terminated_worker_finishes_running_steps() -> None:
