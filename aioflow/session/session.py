@@ -133,8 +133,8 @@ class Session(Blocking, Batching, Reporting):
 
         Raises:
             UnavailableError: a task does not answer in that time. The error names it, and has the last reason.
-            UnauthenticatedError, PermissionDeniedError: a secret or certificate is missing or refused. These are not
-                tried again.
+            UnauthenticatedError, PermissionDeniedError: a secret or certificate is missing or not accepted; raised at
+                once.
             DataLossError, UnimplementedError: another program, or an incompatible version, answers at an address.
             FailedPreconditionError: another task answers at an address of the cluster, or the session has been used on
                 another event loop.

@@ -273,6 +273,6 @@ async def test_session_does_not_try_refused_certificates_again(
     worker: Tls, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     foreign = Authority(tmp_path_factory.mktemp("foreign"), "foreign").tls("client")
-    at_server, none = Credentials(tls=worker), Credentials()
-    for server, client in ((at_server, Credentials(tls=foreign)), (at_server, none), (none, at_server)):
+    known = Credentials(tls=worker)
+    for server, client in ((known, Credentials(tls=foreign)), (Credentials(), known)):
         assert isinstance(await refusal(server, client), UnauthenticatedError)
