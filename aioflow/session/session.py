@@ -128,7 +128,7 @@ class Session(Blocking, Batching, Reporting):
         for the server at the target's address. A call that fails or is cancelled leaves the session usable.
 
         Args:
-            wait: Maximum time in seconds, above 0, which `math.inf` lifts; by default the session's `connect_timeout`.
+            wait: Maximum time in seconds, above 0, which infinity lifts; by default the session's `connect_timeout`.
                 An attempt to connect that is under way at its end may take up to two more seconds.
 
         Raises:
