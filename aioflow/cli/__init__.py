@@ -7,13 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 import aioflow
-from aioflow.cli import calibrate, demo, devices, doctor, explain, graph, inspect, ops, profile, run, secret, serve, top
+from aioflow.cli import (
+    calibrate,
+    demo,
+    devices,
+    doctor,
+    explain,
+    graph,
+    inspect,
+    ops,
+    port,
+    profile,
+    run,
+    secret,
+    serve,
+    top,
+)
 from aioflow.cli.arguments import Parser
 from aioflow.cli.program import run_command
 
 __all__ = ["main"]
+
+_COMMANDS: Final = (
+    *(ops, doctor, devices, calibrate, explain, run, serve),
+    *(inspect, graph, port, profile, top, secret, demo),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,7 +46,7 @@ def _run(argv: Sequence[str] | None) -> int:
     parser = Parser(prog="aioflow", description="An asyncio-native dataflow engine.")
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (ops, doctor, devices, calibrate, explain, run, serve, inspect, graph, profile, top, secret, demo):
+    for command in _COMMANDS:
         command.add_parser(commands)
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command != "demo":

@@ -32,14 +32,17 @@ _PACKAGE: Final = "aioflow"
 
 def refuse(module: str, name: str) -> NoReturn:
     """Raise the AttributeError for a name that the package, or one of its namespaces, does not have."""
-    raise AttributeError(_answer(module, name))
+    raise AttributeError(answer(module, name))
 
 
-def _answer(module: str, name: str) -> str:
+def answer(module: str, name: str) -> str:
+    """Return the message for a name that the package, or one of its namespaces, does not have."""
     own = module == _PACKAGE and name.isidentifier() and find_spec(f"{_PACKAGE}.{name}") is not None
-    if _is_tensorflows(module.removeprefix(_PACKAGE).removeprefix("."), name):
+    inside = module.removeprefix(_PACKAGE).removeprefix(".")
+    if is_tensorflows(inside, name):
         other = f"; {_PACKAGE}.{name}, which has to be imported, is something else" if own else ""
-        return f"{module} has no {name!r} yet: see {document('compatibility.md')}{other}"
+        advice = _advice(f"{inside}.{name}".removeprefix("."))
+        return f"{module} has no {name!r} yet: {advice}see {document('compatibility.md')}{other}"
     plain = f"module {module!r} has no attribute {name!r}"
     if own:
         return f"{plain}; it is a module that has to be imported: import {_PACKAGE}.{name}"
@@ -59,7 +62,14 @@ def _public(module: str) -> list[str]:
     return names
 
 
-def _is_tensorflows(module: str, name: str) -> bool:
+def _advice(name: str) -> str:
+    from aioflow.loading.tensorflow_names import INSTEAD
+
+    return f"use {INSTEAD[name]}; " if name in INSTEAD else ""
+
+
+def is_tensorflows(module: str, name: str) -> bool:
+    """Return whether TensorFlow has the name, in the namespace `module` or, for "", in itself."""
     # A large table that only error messages need.
     from aioflow.loading.tensorflow_names import INNER_MODULES, MODULES, NAMES
 

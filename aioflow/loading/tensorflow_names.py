@@ -28,6 +28,35 @@ INNER_MODULES: Final[Mapping[str, str]] = {
     "train": "experimental queue_runner",
 }
 
+# Replacements for missing names: what follows "use" in a message.
+INSTEAD: Final[Mapping[str, str]] = {
+    "app": "asyncio.run(main()) and argparse",
+    "compat": "str and bytes of Python 3",
+    "ConfigProto": "aioflow.SessionConfig, whose fields have other names",
+    "data": "input queues (aioflow.train.batch), aioflow.Session.stream, or feeds",
+    "estimator": "aioflow.train.MonitoredTrainingSession",
+    "flags": "argparse",
+    "get_logger": 'logging.getLogger("aioflow")',
+    "gfile": "pathlib, shutil or fsspec",
+    "GPUOptions": "aioflow.SessionConfig",
+    "GradientTape": "aioflow.gradients",
+    "GraphOptions": "aioflow.SessionConfig",
+    "InteractiveSession": "async with aioflow.Session()",
+    "is_tensor": "isinstance(…, aioflow.Tensor)",
+    "layers": "a function of aioflow.get_variable and the ops of aioflow.nn",
+    "load_op_library": "aioflow.extend",
+    "logging": 'the logging module; hooks log as "aioflow.train"',
+    "OptimizerOptions": "aioflow.SessionConfig",
+    "print": "aioflow.Print",
+    "py_function": "aioflow.py_coroutine or aioflow.py_func",
+    "python_io": "aioflow.io",
+    "queue": "the queues of aioflow itself, such as aioflow.FIFOQueue",
+    "saved_model": "aioflow.saved, or aioflow.interop.tensorflow.load_saved_model",
+    "spectral": "aioflow.signal",
+    "test": "unittest.IsolatedAsyncioTestCase",
+    "VERSION": "aioflow.__version__",
+}
+
 # Names without modules. The key "" stands for TensorFlow itself.
 NAMES: Final[Mapping[str, str]] = {
     "": """
