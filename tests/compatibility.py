@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Final
 
 import aioflow as af
-from aioflow.loading.tensorflow_names import MODULES, NAMES
+from aioflow.loading.tensorflow_names import INSTEAD, MODULES, NAMES
 from tests.test_public_names import DIFFERENT
 
 __all__ = ["DOCUMENT", "tables", "written"]
@@ -34,14 +34,15 @@ def written(text: str) -> str:
 
 
 def _summary() -> Iterator[str]:
-    yield "| module | names | there | missing |\n|---|---|---|---|\n"
+    yield "| module | names | there | missing | use instead |\n|---|---|---|---|---|\n"
     total = [0, 0]
     for module, names in _names().items():
         there = _there(module) & names
         total[0] += len(names)
         total[1] += len(there)
-        yield f"| `{_ours(module)}` | {len(names)} | {len(there)} | {len(names) - len(there)} |\n"
-    yield f"| together | {total[0]} | {total[1]} | {total[0] - total[1]} |\n"
+        instead = INSTEAD.get(module, "")
+        yield f"| `{_title(module)}` | {len(names)} | {len(there)} | {len(names) - len(there)} | {instead} |\n"
+    yield f"| together | {total[0]} | {total[1]} | {total[0] - total[1]} | |\n"
     absent = [name for name in MODULES.split() if name not in NAMES and name not in af.__all__]
     yield "\n" + _paragraph(f"Modules that are missing, and are not listed below: {_listed(absent)}")
 
@@ -49,7 +50,7 @@ def _summary() -> Iterator[str]:
 def _modules() -> Iterator[str]:
     for module, names in _names().items():
         there = _there(module) & names
-        yield f"### `{_ours(module)}`\n\n"
+        yield f"### `{_title(module)}`\n\n"
         if not there:
             yield _paragraph(f"The module is missing: {_listed(names)}") + "\n"
             continue
@@ -66,17 +67,20 @@ def _names() -> Mapping[str, set[str]]:
     return {module: set(names.split()) for module, names in NAMES.items()}
 
 
-def _ours(module: str) -> str:
-    return f"aioflow.{module}" if module else "aioflow"
+def _title(module: str) -> str:
+    """Return the name of a module in aioflow, or in TensorFlow if aioflow does not have it."""
+    return f"{'aioflow' if _there(module) else 'tf'}.{module}".rstrip(".")
 
 
 def _there(module: str) -> set[str]:
-    found = getattr(af, module, None) if module else af
+    found: object = af
+    for name in filter(None, module.split(".")):
+        found = getattr(found, name, None)
     return set(found.__all__) if isinstance(found, ModuleType) else set()
 
 
 def _listed(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in sorted(names, key=str.lower)) + "."
+    return ", ".join(f"`{name}`" for name in sorted(names, key=lambda name: (name.lower(), name))) + "."
 
 
 def _paragraph(text: str) -> str:

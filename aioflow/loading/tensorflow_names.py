@@ -302,4 +302,87 @@ assert_shapes assert_type check_numerics disable_check_numerics disable_tracebac
 enable_traceback_filtering get_log_device_placement is_finite is_inf is_nan is_non_decreasing is_numeric_tensor
 is_strictly_increasing is_traceback_filtering_enabled set_log_device_placement
 """,
+    "app": """
+run
+""",
+    "flags": """
+ArgumentParser ArgumentSerializer BaseListParser BooleanFlag BooleanParser CantOpenFlagFileError CsvListSerializer
+DEFINE DEFINE_alias DEFINE_bool DEFINE_boolean DEFINE_enum DEFINE_enum_class DEFINE_flag DEFINE_float DEFINE_integer
+DEFINE_list DEFINE_multi DEFINE_multi_enum DEFINE_multi_enum_class DEFINE_multi_float DEFINE_multi_integer
+DEFINE_multi_string DEFINE_spaceseplist DEFINE_string DuplicateFlagError EnumClassFlag EnumClassListSerializer
+EnumClassParser EnumClassSerializer EnumFlag EnumParser Error FLAGS Flag FlagHolder FlagNameConflictsWithMethodError
+FlagValues FloatParser IllegalFlagValueError IntegerParser ListParser ListSerializer MultiEnumClassFlag MultiFlag
+UnparsedFlagAccessError UnrecognizedFlagError ValidationError WhitespaceSeparatedListParser adopt_module_key_flags
+declare_key_flag disclaim_key_flags doc_to_help flag_dict_to_args get_help_width mark_bool_flags_as_mutual_exclusive
+mark_flag_as_required mark_flags_as_mutual_exclusive mark_flags_as_required multi_flags_validator override_value
+register_multi_flags_validator register_validator set_default text_wrap validator
+""",
+    "logging": """
+DEBUG ERROR FATAL INFO TaskLevelStatusMessage WARN debug error fatal flush get_verbosity info log log_every_n
+log_first_n log_if set_verbosity vlog warn warning
+""",
+    "layers": """
+AveragePooling1D AveragePooling2D AveragePooling3D BatchNormalization Conv1D Conv2D Conv2DTranspose Conv3D
+Conv3DTranspose Dense Dropout Flatten InputSpec Layer MaxPooling1D MaxPooling2D MaxPooling3D SeparableConv1D
+SeparableConv2D average_pooling1d average_pooling2d average_pooling3d batch_normalization conv1d conv2d
+conv2d_transpose conv3d conv3d_transpose dense dropout flatten max_pooling1d max_pooling2d max_pooling3d
+separable_conv1d separable_conv2d
+""",
+    "data": """
+AUTOTUNE Dataset DatasetSpec FixedLengthRecordDataset INFINITE_CARDINALITY Iterator NumpyIterator Options
+TFRecordDataset TextLineDataset ThreadingOptions UNKNOWN_CARDINALITY get_output_classes get_output_shapes
+get_output_types make_initializable_iterator make_one_shot_iterator
+""",
+    "nn.rnn_cell": """
+BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple MultiRNNCell RNNCell
+ResidualWrapper
+""",
+    "gfile": """
+Copy DeleteRecursively Exists FastGFile GFile Glob IsDirectory ListDirectory MakeDirs MkDir Open Remove Rename Stat
+Walk
+""",
+    "python_io": """
+TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator
+""",
+    "graph_util": """
+convert_variables_to_constants extract_sub_graph import_graph_def must_run_on_cpu remove_training_nodes
+tensor_shape_from_node_def_name
+""",
+    "saved_model": """
+ASSETS_DIRECTORY ASSETS_KEY Asset Builder CLASSIFY_INPUTS CLASSIFY_METHOD_NAME CLASSIFY_OUTPUT_CLASSES
+CLASSIFY_OUTPUT_SCORES DEBUG_DIRECTORY DEBUG_INFO_FILENAME_PB DEFAULT_SERVING_SIGNATURE_DEF_KEY GPU LEGACY_INIT_OP_KEY
+MAIN_OP_KEY PREDICT_INPUTS PREDICT_METHOD_NAME PREDICT_OUTPUTS REGRESS_INPUTS REGRESS_METHOD_NAME REGRESS_OUTPUTS
+SAVED_MODEL_FILENAME_PB SAVED_MODEL_FILENAME_PBTXT SAVED_MODEL_SCHEMA_VERSION SERVING SaveOptions TPU TRAINING
+VARIABLES_DIRECTORY VARIABLES_FILENAME build_signature_def build_tensor_info builder classification_signature_def
+constants contains_saved_model get_tensor_from_tensor_info is_valid_signature load load_v2 loader main_op
+main_op_with_restore maybe_saved_model_directory predict_signature_def regression_signature_def save
+signature_constants signature_def_utils simple_save tag_constants utils
+""",
+    "distributions": """
+Bernoulli Beta Categorical Dirichlet DirichletMultinomial Distribution Exponential FULLY_REPARAMETERIZED Gamma Laplace
+Multinomial NOT_REPARAMETERIZED Normal RegisterKL ReparameterizationType StudentT Uniform kl_divergence
+""",
+    "feature_column": """
+bucketized_column categorical_column_with_hash_bucket categorical_column_with_identity
+categorical_column_with_vocabulary_file categorical_column_with_vocabulary_list crossed_column embedding_column
+indicator_column input_layer linear_model make_parse_example_spec numeric_column
+sequence_categorical_column_with_hash_bucket sequence_categorical_column_with_identity
+sequence_categorical_column_with_vocabulary_file sequence_categorical_column_with_vocabulary_list
+sequence_numeric_column shared_embedding_columns weighted_categorical_column
+""",
+    "manip": """
+batch_to_space_nd gather_nd reshape reverse roll scatter_nd space_to_batch_nd tile
+""",
+    "spectral": """
+dct fft fft2d fft3d idct ifft ifft2d ifft3d irfft irfft2d irfft3d rfft rfft2d rfft3d
+""",
+    "resource_loader": """
+get_data_files_path get_path_to_datafile get_root_dir_with_all_resources load_resource readahead_file_path
+""",
+    "test": """
+Benchmark StubOutForTesting TestCase assert_equal_graph_def benchmark_config compute_gradient compute_gradient_error
+create_local_cluster disable_with_predicate get_temp_dir gpu_device_name is_built_with_cuda is_built_with_gpu_support
+is_built_with_rocm is_built_with_xla is_cpu_target_available is_gpu_available main mock test_src_dir_path
+with_eager_op_as_function
+""",
 }

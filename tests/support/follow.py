@@ -43,7 +43,8 @@ _ADDRESS: Final = re.compile(r"(?<=127\.0\.0\.1:)\d+|(?<=--port )\d+")
 _INSTALLS: Final = ("pip install", "python3 -m venv", ". .venv")
 _SERVERS: Final = ("uvicorn ", "aioflow serve ", "python -m aioflow.worker ")
 _SERVES: Final = (" serves at ", "Uvicorn running on ", " is ready")
-_NOT_RUN: Final = ("before.py",)  # it needs TensorFlow: tests/parity runs it
+# They need TensorFlow: tests/parity runs the first, and the page ports the second.
+_NOT_RUN: Final = ("before.py", "mean.py")
 
 
 @dataclass(frozen=True)

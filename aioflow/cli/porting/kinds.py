@@ -62,7 +62,7 @@ class Foreign:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """A function or class that the program defines (`program.Function`, `program.Class`)."""
+    """A function or class that the program defines (`ProgramFunction`, `ProgramClass`)."""
 
     definition: Any
 
