@@ -119,7 +119,7 @@ REWRITES: Final = (
     "aioflow.autodiff.branches_and_loops",  # the gradient replaces nodes that depend only on a shape
     "aioflow.compiler.delegate",  # nodes that run in an engine of their own already
 )
-# Collections of op names that hold no facts about ops: patterns of rewrite rules, and samples.
+# Collections of op names that hold no facts about ops: patterns of rewrite rules, samples, TensorFlow's public names.
 PATTERNS: Final = frozenset(
     {
         "aioflow.compiler.optimize.arithmetic._RULES",
@@ -137,6 +137,7 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.transposes._RULES",
         "aioflow.interop.onnx.exporting.types.KERNELS",
         "aioflow.formats.graphs.lowering._RULES",
+        "aioflow.loading.tensorflow_names.NAMES",
         "aioflow.runtime.calibrate._RATES",
         "aioflow.testing.check_backend._KERNELS",
     }

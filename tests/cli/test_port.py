@@ -234,8 +234,41 @@ def test_hooks_servers_coordinators_and_supervisors() -> None:
     assert made.source.count("await ") == 5
     assert made.source.count("async with ") == 2
     assert "    threads = tf.train" in made.source
-    assert made.is_complete
+    ((line, text),) = texts(made, "check")
+    assert (line, text.partition(":")[0]) == (12, "tf.train.Coordinator starts tasks only in its block")
     assert texts(made, "note") == [(5, "session is taken for a Session because of its name")]
+
+
+def test_coordinator_in_a_block_needs_no_change() -> None:
+    made = ported("""\
+        import tensorflow as tf
+
+        def main():
+            coord = tf.train.Coordinator()
+            with coord:
+                coord.join()
+        """)
+    assert "    async with coord:\n        await coord.join()\n" in made.source
+    assert made.is_complete
+
+
+def test_optional_parameters_are_followed() -> None:
+    made = ported("""\
+        import tensorflow as tf
+
+        def store(sess, keeper=None, saver=None):
+            keeper.save(sess, "x")
+            saver.save(sess, "x")
+
+        def main(other=None):
+            with tf.Session() as sess:
+                store(sess, tf.train.Saver())
+            other.eval()
+        """)
+    assert "    await keeper.save(sess" in made.source
+    assert "    await saver.save(sess" in made.source
+    assert [line for line, _ in texts(made, "check")] == [10]
+    assert [line for line, _ in texts(made, "note")] == [5]
 
 
 def test_calls_of_other_objects_stay() -> None:

@@ -17,12 +17,14 @@ from aioflow.cli.porting.kinds import (
     Kinds,
     Local,
     Missing,
+    Public,
     accepts_coroutine,
     awaited_methods,
     class_name,
     iterated,
     lacks,
     must_be_awaited,
+    owns_tasks,
     unknown_keywords,
 )
 from aioflow.cli.porting.program import Program, ProgramFunction, ProgramScope, Site
@@ -164,6 +166,7 @@ class Decider:
         kinds = self._program.kinds(call.func, site.scope)
         name = get_full_name_for_node(call.func) or "the call"
         self._report_arguments(site, call, kinds)
+        self._look_at_coordinator(site, call)
         waits = self._call_waits(call, site.scope)
         if waits is None:
             self._report(call, CHECK, f"{name}(…) is a coroutine only for some of the values that it may have")
@@ -172,6 +175,21 @@ class Decider:
             self._note_custom(call, site)
         elif not waits and isinstance(call.func, cst.Attribute):
             self._look_at_method(site, call, call.func)
+
+    def _look_at_coordinator(self, site: Site, call: cst.Call) -> None:
+        """Report a coordinator that no block enters."""
+        if Public(CUSTOMARY["coord"]) in self._program.kinds(call.func, site.scope) and not self._enters_coordinator():
+            name = get_full_name_for_node(call.func)
+            self._report(call, CHECK, f"{name} starts tasks only in its block: use `async with {name}(…) as coord:`")
+
+    def _enters_coordinator(self) -> bool:
+        return any(
+            owns_tasks(kind)
+            for site in self._program.sites
+            if isinstance(site.node, cst.With)
+            for item in site.node.items
+            for kind in self._program.kinds(item.item, site.scope)
+        )
 
     def _look_at_method(self, site: Site, call: cst.Call, func: cst.Attribute) -> None:
         name = func.attr.value

@@ -209,6 +209,11 @@ def called(kind: Kind) -> Kinds:
     return UNKNOWN
 
 
+def owns_tasks(kind: Kind) -> bool:
+    """Return whether a value is a coordinator, which can start tasks only in its block."""
+    return isinstance(kind, Instance) and kind.hint is af.train.Coordinator
+
+
 def must_be_awaited(kind: Kind) -> bool:
     """Return whether a call of a public function, method or callable is to be awaited."""
     if isinstance(kind, Instance) and _is_callable(kind.hint):
@@ -357,4 +362,5 @@ def _hints(function: Any) -> dict[str, Any]:
 
 def builtin(name: str) -> Kinds:
     """Return the kinds of a name that the program does not bind."""
-    return PLAIN if hasattr(builtins, name) else UNKNOWN
+    # None stands for a value that comes later.
+    return PLAIN if hasattr(builtins, name) and name != "None" else UNKNOWN
