@@ -67,6 +67,7 @@ _ALIKE: Final = (
     "cli/test_model_inputs.py",
     "cli/test_models.py",
     "cli/test_onnx_models.py",
+    "cli/test_port.py",
     "cli/test_profile.py",
     "cli/test_top.py",
     "compiler",
