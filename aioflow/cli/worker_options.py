@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import aioflow
-from aioflow.arguments import brief
 from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
 from aioflow.cli.cluster import CREDENTIALS, add_credentials, given_credentials, parse_cluster
+from aioflow.cli.option_files import parse_table
 from aioflow.distributed.cluster_settings import AUTO, ClusterTask, GivenSettings
 from aioflow.distributed.cluster_sources import FIRST_PORT, find_task, parse_jobs, read_toml
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -165,7 +165,7 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     limits: Mapping[str, Any] = {}
     if "config" in flags:
         found = read_toml(flags["config"])
-        settings = _settings_of_file(flags["config"], found.worker)
+        settings = parse_table(f"{flags['config']}: [worker]", found.worker, _add_settings)
         limits = _limits_of_file(flags["config"], found.limits)
         given.append(found.given)
     # In order of precedence: the command line, the file, the environment.
@@ -178,29 +178,6 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)), limits=limits)
 
 
-class _FileParser(argparse.ArgumentParser):
-    """A parser of the options in a file; it raises an error instead of exiting."""
-
-    def error(self, message: str) -> NoReturn:
-        raise InvalidArgumentError(f"{self.prog}: {message}")
-
-    def keys(self) -> list[str]:
-        """Return the names of the options."""
-        return [option[2:] for action in self._actions for option in action.option_strings]
-
-
-def _settings_of_file(path: Path, worker: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = f"{path}: [worker]"
-    # Settings of the file are parsed as command-line options, so that both have the same types and checks.
-    parser = _FileParser(prog=name, argument_default=argparse.SUPPRESS, allow_abbrev=False, add_help=False)
-    _add_settings(parser)
-    known = parser.keys()
-    for key in worker:
-        if key not in known:
-            raise InvalidArgumentError(f"{name} has an unknown key", expected=f"one of {', '.join(known)}", actual=key)
-    return vars(parser.parse_args([text for key, value in worker.items() for text in _as_options(name, key, value)]))
-
-
 def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         with_limits(CommOptions(credentials=Credentials()), limits)
@@ -208,13 +185,3 @@ def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:
         error.message = f"{path}: [limits]: {error.message}"
         raise
     return limits
-
-
-def _as_options(name: str, key: str, value: object) -> Iterator[str]:
-    """Yield a setting in the form of command-line options."""
-    for one in value if isinstance(value, list) else [value]:
-        # A bool is an int in Python, but no option here takes one.
-        if isinstance(one, bool) or not isinstance(one, str | int | float):
-            raise InvalidArgumentError(f"{name}: {key}", expected="a text, a number, or a list", actual=brief(value))
-        # In one word, so that a value that begins with "-" is no option.
-        yield f"--{key}={one}"

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from aioflow.arguments import brief, check_whole
 from aioflow.distributed.cluster_settings import (
@@ -27,7 +26,8 @@ from aioflow.distributed.cluster_settings import (
     numbered_task,
     tf_config,
 )
-from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
+from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.formats.toml import TomlTable, parse_document, read_document, require_known, table_of
 from aioflow.net.cluster_spec import ClusterSpec
 
 # ── Slurm ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -177,10 +177,6 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str,
 
 _KEYS: Final = ("cluster", "job", "task", "slurm", "worker", "limits")
 _SLURM: Final = ("jobs", "port")
-_MOST_BYTES: Final = 4 << 20
-
-
-TomlTable: TypeAlias = Mapping[str, Any]  # a table of TOML
 
 
 class ClusterFile(NamedTuple):
@@ -198,33 +194,20 @@ class ClusterFile(NamedTuple):
 
 
 def read_toml(path: Path) -> ClusterFile:
-    """Read and parse a file.
-
-    Raises:
-        NotFoundError: the file cannot be read.
-        InvalidArgumentError: as `parse_toml`.
-    """
-    try:
-        with path.open("rb") as file:
-            # One byte more than allowed, to detect a file that is too long.
-            data = file.read(_MOST_BYTES + 1)
-    except OSError as error:
-        raise NotFoundError(f"{path} cannot be read: {error.strerror}") from error
-    return parse_toml(str(path), data)
+    """Read and parse a file. Raises as `read_document` and `parse_toml`."""
+    return _cluster_file(str(path), read_document(path))
 
 
 def parse_toml(name: str, data: bytes) -> ClusterFile:
     """Parse the bytes of a file. Raises InvalidArgumentError, which names the file and the key."""
-    if len(data) > _MOST_BYTES:
-        raise InvalidArgumentError(f"{name} is too long", expected=f"at most {_MOST_BYTES} bytes", actual=len(data))
-    try:
-        document = tomllib.loads(data.decode())
-    except (ValueError, RecursionError) as error:  # errors of Unicode and TOML are subclasses of ValueError
-        raise InvalidArgumentError(f"{name} is not TOML: {error}") from error
-    _require_known(name, document, _KEYS)
-    cluster, slurm, worker, limits = (_table(name, document, key) for key in ("cluster", "slurm", "worker", "limits"))
-    _require_known(f"{name}: [slurm]", slurm or {}, _SLURM)
-    jobs = None if slurm is None else _table(f"{name}: [slurm]", {"jobs": {}, **slurm}, "jobs")
+    return _cluster_file(name, parse_document(name, data))
+
+
+def _cluster_file(name: str, document: TomlTable) -> ClusterFile:
+    require_known(name, document, _KEYS)
+    cluster, slurm, worker, limits = (table_of(name, document, key) for key in ("cluster", "slurm", "worker", "limits"))
+    require_known(f"{name}: [slurm]", slurm or {}, _SLURM)
+    jobs = None if slurm is None else table_of(f"{name}: [slurm]", {"jobs": {}, **slurm}, "jobs")
     port = (slurm or {}).get("port", FIRST_PORT)
     check_whole(port, f"{name}: [slurm]: port", 1)
     job, task = document.get("job"), document.get("task")
@@ -233,19 +216,6 @@ def parse_toml(name: str, data: bytes) -> ClusterFile:
     if task not in (None, AUTO):
         check_whole(task, f"{name}: task", 0)
     return ClusterFile(GivenSettings(lambda _: name, cluster, job, task, jobs, port), worker or {}, limits or {})
-
-
-def _table(name: str, document: TomlTable, key: str) -> TomlTable | None:
-    found = document.get(key)
-    if found is not None and not isinstance(found, dict):
-        raise InvalidArgumentError(f"{name}: {key}", expected="a table", actual=brief(found))
-    return found
-
-
-def _require_known(name: str, document: TomlTable, keys: tuple[str, ...]) -> None:
-    for key in document:
-        if key not in keys:
-            raise InvalidArgumentError(f"{name} has an unknown key", expected=" or ".join(keys), actual=brief(key))
 
 
 # ── the precedence: arguments, then a file, then the environment ──────────────────────────────────────────────────────
