@@ -21,6 +21,7 @@ from aioflow.config import SessionConfig
 from aioflow.net.limit_settings import with_limits
 from aioflow.net.server import Server, server_options
 from aioflow.net.status_page import serve_status
+from aioflow.observe.logs import log_to
 
 __all__ = ["loop_factory", "main"]
 
@@ -55,7 +56,8 @@ def _run(given: Sequence[str]) -> int:
     )
     told = asyncio.Event()
     try:
-        run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _CLOSE_SECONDS)
+        with log_to(options.logs):
+            run(_serve(server, options, told), on_terminate=told.set, patience=options.drain_seconds + _CLOSE_SECONDS)
     except StoppedBySignal as stopped:  # the normal end of a worker, so no message
         return stopped.status
     return 0

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias
 
 from aioflow.config import AUTO
 from aioflow.formats.stores import is_url
+from aioflow.observe.logs import FORMATS, LEVELS, LogOptions
 
 # argparse has no public names for these types. The first takes no parameter at run time.
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -29,17 +30,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def add_delegate(parser: ParserOrGroup, when: str = "") -> None:
+def add_delegate(parser: ParserOrGroup, when: str = "", default: str = AUTO) -> None:
     """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:
         parser: The parser of a command, or a group of it.
         when: Text to append to the first sentence of the help.
+        default: The default of the option; the help names `AUTO` in any case.
     """
     parser.add_argument(
         "--delegate",
         type=_engine,
-        default=AUTO,
+        default=default,
         metavar="ENGINE",
         help=f"engine for the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
         " the first that is installed (auto)",
@@ -48,6 +50,20 @@ def add_delegate(parser: ParserOrGroup, when: str = "") -> None:
 
 def _engine(text: str) -> str | None:
     return None if text == "none" else text
+
+
+def add_logs(parser: ParserOrGroup) -> argparse._ArgumentGroup:
+    """Add the options of a log, in a group that is returned."""
+    group = parser.add_argument_group("logs", "on standard error")
+    group.add_argument("--log-level", choices=LEVELS, help="least severe level to log (info)")
+    group.add_argument("--log-format", choices=FORMATS, help="lines of text, or one JSON object a line (text)")
+    return group
+
+
+def given_logs(settings: Mapping[str, Any]) -> LogOptions:
+    """Return the options of a log, by the names that the parser gives them."""
+    names = {"log_level": "level", "log_format": "format", "access_log": "access"}
+    return LogOptions(**{field: settings[name] for name, field in names.items() if name in settings})
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

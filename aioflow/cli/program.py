@@ -10,6 +10,7 @@ import asyncio
 import faulthandler
 import importlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from aioflow.release import install_command
 
 T = TypeVar("T")
 
+_LOG: Final = logging.getLogger("aioflow.program")
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _ERROR_OUTPUT: Final = 2
 # Seconds. faulthandler raises an OverflowError for a timeout that is too large.
@@ -67,14 +69,14 @@ def run_command(name: str, command: Callable[[], int]) -> int:
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return _BROKEN_PIPE
     except (OpError, OSError) as error:
-        say(name, _in_one_line(error))
+        say(name, in_one_line(error))
         return _WRONG
     except ExceptionGroup as group:
         # A fault of the program among the errors keeps its traceback.
         mistakes, others = group.split((OpError, OSError))
         if others is not None or mistakes is None:
             raise
-        say(name, _in_one_line(_first(mistakes)))
+        say(name, in_one_line(_first(mistakes)))
         return _WRONG
     finally:
         _give_up_broken_output()
@@ -106,7 +108,8 @@ def say(name: str, line: str) -> None:
         print(f"{name}: {line}", file=sys.stderr, flush=True)
 
 
-def _in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
+    """Return the message of an error, on one line."""
     if isinstance(error, OpError):
         text = error.message
         known = {"expected": error.expected, "actual": error.actual}
@@ -189,6 +192,9 @@ class _Stop:
             raise StoppedBySignal(self._received[0]) from None
 
     def __call__(self, number: int, _: FrameType | None) -> None:
+        if self._task is not None:
+            # On the loop: a handler of the log has a lock, which the interrupted code may hold.
+            _call_soon(self._task.get_loop(), partial(_LOG.info, "received %s", signal.Signals(number).name))
         if self._patience is not None:
             # Armed at the first signal only: a later one must not extend the time.
             _end_within(self._patience)

@@ -8,7 +8,19 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import aioflow
-from aioflow.cli.arguments import Parser, add_imports, count, file, patience, port, positive, stored_file, up_to
+from aioflow.cli.arguments import (
+    Parser,
+    add_imports,
+    add_logs,
+    count,
+    file,
+    given_logs,
+    patience,
+    port,
+    positive,
+    stored_file,
+    up_to,
+)
 from aioflow.cli.cluster import CREDENTIALS, add_credentials, given_credentials, parse_cluster
 from aioflow.cli.option_files import parse_table
 from aioflow.distributed.cluster_settings import AUTO, ClusterTask, GivenSettings
@@ -17,6 +29,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.net.comm import CommOptions
 from aioflow.net.credentials import Credentials
 from aioflow.net.limit_settings import parse_limit, with_limits
+from aioflow.observe.logs import LogOptions
 
 DRAIN_SECONDS: Final = 10.0
 
@@ -34,6 +47,7 @@ class WorkerOptions(NamedTuple):
         until_eof: Whether the worker ends at the end of its standard input.
         credentials: Credentials of the worker, by which it also authenticates others.
         limits: Limits on the requests of clients and peers, by name.
+        logs: The form of the logs.
     """
 
     task: ClusterTask
@@ -45,6 +59,7 @@ class WorkerOptions(NamedTuple):
     until_eof: bool
     credentials: Credentials
     limits: Mapping[str, int | float]
+    logs: LogOptions
 
 
 # Defaults of options that neither the command line nor the file sets.
@@ -118,6 +133,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"time for running steps to finish after SIGTERM ({DRAIN_SECONDS:g})",
     )
+    add_logs(parser)
     add_imports(parser)
     add_credentials(parser)
 
@@ -175,7 +191,13 @@ def parse_options(parser: Parser, arguments: Sequence[str], environment: Mapping
     chosen["until_eof"] = "until_eof" in flags
     # The command line overrides the file.
     limits = {**limits, **dict(flags.get("limit", ()))}
-    return WorkerOptions(task, **chosen, credentials=given_credentials(argparse.Namespace(**proofs)), limits=limits)
+    return WorkerOptions(
+        task,
+        **chosen,
+        credentials=given_credentials(argparse.Namespace(**proofs)),
+        limits=limits,
+        logs=given_logs({**settings, **flags}),
+    )
 
 
 def _limits_of_file(path: Path, limits: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from aioflow.serve.openapi import openapi_document
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.page import Page
 from aioflow.serve.page.status import ServiceStatus
-from aioflow.serve.protocol import Limits
+from aioflow.serve.protocol import Limits, message_of
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_json, path_of
 from aioflow.serve.routes import INFER, HttpRoute, lines
@@ -175,9 +175,8 @@ def _lifespan(repository: Repository, watch: ServiceWatch) -> Any:
 
 
 async def _load(repository: Repository) -> None:
-    for name in repository.names:
-        try:
-            await repository.load(name)
-        except Exception as error:
-            # The index reports the reason; the other models are served.
-            _LOG.error("model %s cannot be loaded: %s", name, error, exc_info=not isinstance(error, OpError))
+    try:
+        await repository.load_all(strict=False)
+    except Exception as error:
+        # The application goes on without models: only its server could end it. The index reports the reasons.
+        _LOG.error("no model can be loaded: %s", message_of(error), exc_info=not isinstance(error, OpError))

@@ -126,7 +126,8 @@ class Endpoints:
         try:
             self._repository.get(path["model"], path.get("version"))
         except UnavailableError:
-            await answer_json(send, {"name": path["model"], "ready": False}, 503)
+            failed = {"reason": reason} if (reason := self._repository.failure(path["model"])) else {}
+            await answer_json(send, {"name": path["model"], "ready": False, **failed}, 503)
         else:
             await answer_json(send, {"name": path["model"], "ready": True})
 

@@ -53,6 +53,12 @@ class ServiceMetrics(Collector):
         for entry in self._repository.index():
             ready.add_metric((entry.name, entry.version), float(entry.state is VersionState.READY))
         yield ready
+        failed = GaugeMetricFamily(
+            "aioflow_model_failed", "1 if the last load of the model failed.", labels=("model", "reason")
+        )
+        for name, reason in self._repository.failures().items():
+            failed.add_metric((name, reason), 1.0)
+        yield failed
         yield GaugeMetricFamily(
             "aioflow_request_bytes", "Bytes of requests being read or answered.", self._admission.bytes
         )

@@ -38,7 +38,7 @@ _INFERENCE: Final[dict[str, Schema]] = {
 _METADATA: Final[dict[str, Schema]] = {
     "Error": object_of({"error": TEXT}),
     "Live": object_of({"live": FLAG}),
-    "Ready": object_of({"ready": FLAG}, name=TEXT),
+    "Ready": object_of({"ready": FLAG}, name=TEXT, reason=TEXT),
     "Server": object_of({"name": TEXT, "version": TEXT, "extensions": list_of(TEXT)}),
     "TensorMetadata": object_of(
         {"name": TEXT, "datatype": DATATYPE, "shape": list_of({"type": "integer", "minimum": -1})},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -17,6 +17,8 @@ from aioflow.sync.batches import check_batch_sizes
 _BY_ENGINE: Final = SessionConfig(delegate=AUTO)
 Batch: TypeAlias = Literal["never", "proven", "auto", "always"]
 BATCH: Final = get_args(Batch)
+Readiness: TypeAlias = Literal["all", "any"]
+READINESS: Final = get_args(Readiness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ModelOptions:
             `max_batch_size * max_enqueued_batches` requests may wait.
         pad: By input name, as in `Session.batched`, for rows of different lengths.
         timeout: Time limit of a request in seconds, and the maximum for requests that state a limit. None for no limit.
+        memory_budget: Bytes for the weights of all versions of the model; a version that does not fit is not loaded.
+            None for no limit.
         warmup: Whether to run steps with zeros before a model is ready.
         json_nan: The JSON form of NaN and infinities, which JSON lacks. "error" fails the request with a hint to
             request tensors as bytes; "null" writes null.
@@ -52,6 +56,7 @@ class ModelOptions:
     allowed_batch_sizes: tuple[int, ...] = ()
     pad: Mapping[str, object] = field(default_factory=dict)
     timeout: float | None = None
+    memory_budget: int | None = None
     warmup: bool = True
     json_nan: Literal["error", "null"] = "error"
     config: SessionConfig | None = _BY_ENGINE
@@ -69,6 +74,8 @@ class ModelOptions:
             )
         check_number(self.batch_timeout, "ModelOptions.batch_timeout", "a number of seconds")
         check_seconds(self.timeout, "ModelOptions.timeout")
+        if self.memory_budget is not None:
+            check_whole(self.memory_budget, "ModelOptions.memory_budget", 0)
 
     def limited(self, timeout: float | None) -> float | None:
         """Return the effective time limit of a request with this `timeout`."""
@@ -77,7 +84,18 @@ class ModelOptions:
         return min(timeout, self.timeout)
 
 
-# ── listening sockets: addresses, allowed hosts, TLS and draining ─────────────────────────────────────────────────────
+_DEFAULTS: Final = ModelOptions()
+
+
+def options_by_model(
+    names: Iterable[str], options: ModelOptions | Mapping[str | None, ModelOptions] | None
+) -> dict[str | None, ModelOptions]:
+    """Return the options of each model. A mapping has those of all other models at None."""
+    each: Mapping[str | None, ModelOptions] = options if isinstance(options, Mapping) else {None: options or _DEFAULTS}
+    return {name: each.get(name) or each.get(None) or _DEFAULTS for name in names}
+
+
+# ── the server: addresses, allowed hosts, TLS, draining, readiness ────────────────────────────────────────────────────
 
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -86,7 +104,7 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1", "[::1]")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Settings of a service's listening sockets.
+    """Settings of a service: its listening sockets, and its readiness.
 
     Attributes:
         host, port: Address to listen on; port 0 picks a free port.
@@ -96,22 +114,34 @@ class ServerOptions:
         tls_cert, tls_key: Files with the certificate chain and its key (PEM), for TLS. The key file must not be
             readable by other users.
         drain_seconds: Seconds that running requests may take to finish when the service shuts down.
+        strict: Whether the service fails if one model cannot be loaded at its start. Otherwise it serves the others,
+            and fails only if none can be loaded.
+        readiness: Whether the service is ready if all of its models are loaded, as the protocol defines it, or also if
+            some have failed ("any").
+        access_log: Whether each answered request is logged to the logger `aioflow.access`, at level INFO.
 
     Raises:
-        InvalidArgumentError: a certificate is given without its key, or `drain_seconds` is out of range.
+        InvalidArgumentError: a certificate is given without its key, or `drain_seconds` or `readiness` is out of range.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     hosts: Collection[str] | None = None
     tls_cert: str | os.PathLike[str] | None = None
     tls_key: str | os.PathLike[str] | None = None
     drain_seconds: float = 30.0
     grpc_port: int | None = None
+    strict: bool = True
+    readiness: Readiness = "all"
+    access_log: bool = False
 
     def __post_init__(self) -> None:
         check_seconds(self.drain_seconds, "ServerOptions.drain_seconds")
+        if self.readiness not in READINESS:
+            raise InvalidArgumentError(
+                "ServerOptions.readiness is unknown", expected=f"one of {READINESS}", actual=self.readiness
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgumentError(
                 "a TLS certificate needs its key, and a key its certificate", expected="both, or neither"

@@ -26,8 +26,8 @@ from aioflow.errors import ClosedSessionError, InvalidArgumentError, NotFoundErr
 from aioflow.saved.opening import kind_of, open_model
 from aioflow.saved.surveys import survey
 from aioflow.serve.models import ModelOpener, ServedModel, open_served
-from aioflow.serve.options import ModelOptions
-from aioflow.serve.protocol.errors import NoMemoryError
+from aioflow.serve.options import ModelOptions, Readiness, options_by_model
+from aioflow.serve.protocol.errors import NoMemoryError, message_of
 from aioflow.serve.sources import NAME, ModelSource
 from aioflow.serve.tally import RequestTally
 
@@ -108,6 +108,7 @@ class _Model:
     is_wanted: bool = True
     tallies: dict[int, RequestTally] = field(default_factory=dict)  # kept when a version is replaced
     failure: str = ""  # why there is no version, or why the last load failed
+    failure_type: str = ""  # the class of that error
 
 
 class Repository:
@@ -126,6 +127,7 @@ class Repository:
         memory_budget: Bytes for the weights of all models, including versions that are being replaced. A model that
             does not fit is rejected before it is read. None for no limit.
         drain_seconds: Time for the pending requests of a version that is replaced or unloaded.
+        readiness: As in `ServerOptions`.
         opener: Reads a model; blocks.
 
     Raises:
@@ -139,21 +141,22 @@ class Repository:
         *,
         memory_budget: int | None = None,
         drain_seconds: float = 30.0,
+        readiness: Readiness = "all",
         opener: ModelOpener = open_model,
     ) -> None:
-        options = options or ModelOptions()
-        each: Mapping[str | None, ModelOptions] = options if isinstance(options, Mapping) else {None: options}
+        each = options_by_model(models, options)
         self._models: dict[str, _Model] = {}
         for name, source in models.items():
             if not NAME.fullmatch(name):
                 raise InvalidArgumentError("invalid model name", expected="letters, digits, _ . -", actual=repr(name))
             found = source if isinstance(source, ModelSource) else ModelSource(os.fspath(source))
-            self._models[name] = _Model(found, each.get(name) or each.get(None) or ModelOptions())
+            self._models[name] = _Model(found, each[name])
         if memory_budget is not None:
             check_whole(memory_budget, "the memory budget of a repository", 0)
         self.memory = None if memory_budget is None else MemoryBudget(memory_budget)
         self._opener = opener
         self._drain_seconds = drain_seconds
+        self._readiness = readiness
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[ServedModel] = set()
         self._loads: set[asyncio.Task[None]] = set()
@@ -211,8 +214,13 @@ class Repository:
 
     @property
     def is_ready(self) -> bool:
-        """True if every model is loaded that was not unloaded. False outside the block, and after `drain`."""
+        """True if every model is loaded that was not unloaded. False outside the block, and after `drain`.
+
+        With `readiness="any"`, models that could not be loaded do not count if another one is loaded.
+        """
         wanted = [model for model in self._models.values() if model.is_wanted]
+        if self._readiness == "any" and any(model.versions for model in wanted):
+            wanted = [model for model in wanted if not model.failure]
         return self.is_open and not self._is_closing and all(model.versions for model in wanted)
 
     async def changed(self) -> None:
@@ -244,6 +252,14 @@ class Repository:
         if not states:
             state = VersionState.LOADING if model.is_loading else VersionState.UNAVAILABLE
             yield IndexEntry(name, "", state, "" if model.is_loading else model.failure or "unloaded")
+
+    def failures(self) -> dict[str, str]:
+        """Return the models whose last load failed, with the class of the error. `index` has the reasons."""
+        return {name: model.failure_type for name, model in self._models.items() if model.failure}
+
+    def failure(self, name: str) -> str:
+        """Return the reason why the last load of a model failed, or "". Raises NotFoundError."""
+        return self._found(name).failure
 
     def served(self) -> list[ServedModel]:
         """Return all versions that are ready."""
@@ -298,17 +314,28 @@ class Repository:
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
-    async def load_all(self, but: Collection[str] = ()) -> None:
+    async def load_all(self, but: Collection[str] = (), *, strict: bool = True) -> None:
         """Load the models one after the other, and unload those in `but`.
 
-        Raises the error of the first model that fails to load, with the model's name added.
+        Raises the error of the first model that fails to load, with the model's name added. Unless `strict`, log the
+        errors, load the others, and raise only if no model can be loaded.
         """
+        strict = strict or len(self._models) == 1
+        first: Exception | None = None
         for name in self._models:
             try:
                 await (self.unload(name) if name in but else self.load(name))
-            except OpError as error:
-                error.message = f"model {name!r}: {error.message}"
-                raise
+            except Exception as error:
+                is_fault = not isinstance(error, OpError)
+                if not strict:
+                    _LOG.error("model %s cannot be loaded: %s", name, message_of(error), exc_info=is_fault)
+                if isinstance(error, OpError):
+                    error.message = f"model {name!r}: {error.message}"
+                if strict or self._is_closing:
+                    raise
+                first = first or error
+        if first is not None and not self.served():
+            raise first
 
     async def load(self, name: str) -> None:
         """Load or reload a model. The old versions answer requests until the new ones are ready.
@@ -363,15 +390,19 @@ class Repository:
             model.is_wanted, model.is_loading = True, True
             self._note_change()
             opened: dict[int, ServedModel] = {}
+            # Without the versions that are being replaced: a reload must not need twice the budget.
+            limit = model.options.memory_budget
+            own = None if limit is None else MemoryBudget(limit)
             try:
                 places = await in_thread(model.source.find, effects=False)
                 for version, path in sorted(places.items()):
                     # Stored at once, so that a failure at a later version closes this one.
-                    served = opened[version] = await self._open(name, version, path, model)
+                    served = opened[version] = await self._open(name, version, path, model, own)
                     # Counters go on over a reload: Prometheus takes a decrease for a restart.
                     served.tally = model.tallies.setdefault(version, served.tally)
             except BaseException as error:
                 model.failure = getattr(error, "message", "") or type(error).__name__
+                model.failure_type = type(error).__name__
                 if model.versions:
                     _LOG.warning("model %s could not be reloaded and is unchanged: %s", name, model.failure)
                 for served in opened.values():
@@ -382,16 +413,19 @@ class Repository:
             if self._group is not None:
                 self._leave(model, self._group)
             # No await since `_leave`, so no request finds the model without versions.
-            model.versions, model.failure = opened, ""
+            model.versions, model.failure, model.failure_type = opened, "", ""
             self._note_change()
             _LOG.info("model %s is ready: %s", name, ", ".join(f"version {each}" for each in opened))
 
-    async def _open(self, name: str, version: int, path: str, model: _Model) -> ServedModel:
-        count = 0
-        if self.memory is not None:
+    async def _open(self, name: str, version: int, path: str, model: _Model, own: MemoryBudget | None) -> ServedModel:
+        count, what = 0, f"model {name!r} version {version}"
+        if self.memory is not None or own is not None:
             count = await in_thread(weight_bytes, path, effects=False)
+        if own is not None:
+            own.take(count, f"{what}, which has a budget of its own")
+        if self.memory is not None:
             # `take` checks and reserves without an await in between, so two loads never take the same bytes.
-            self.memory.take(count, f"model {name!r} version {version}")
+            self.memory.take(count, what)
         try:
             shapes = model.source.shapes
             opener = partial(self._opener, shapes=shapes) if shapes else self._opener

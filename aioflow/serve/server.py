@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError
 from aioflow.formats.files import check_private
+from aioflow.serve.access import IdentifiedRequests
 from aioflow.serve.app import create_app
 from aioflow.serve.embedded import EmbeddedServer, EmbeddedSettings
 from aioflow.serve.options import ModelOptions, ServerOptions
@@ -46,7 +47,7 @@ class Server:
 
     Args:
         models: As in `create_app`.
-        options: As in `create_app`.
+        options: As in `Repository`.
         where: Address, token and TLS settings.
         limits: As in `create_app`.
         memory_budget: As in `Repository`.
@@ -66,7 +67,7 @@ class Server:
     def __init__(
         self,
         models: Mapping[str, str | os.PathLike[str] | ModelSource],
-        options: ModelOptions | None = None,
+        options: ModelOptions | Mapping[str | None, ModelOptions] | None = None,
         where: ServerOptions | None = None,
         *,
         limits: Limits | None = None,
@@ -75,7 +76,11 @@ class Server:
     ) -> None:
         self._where = where or ServerOptions()
         self.repository = Repository(
-            models, options, memory_budget=memory_budget, drain_seconds=self._where.drain_seconds
+            models,
+            options,
+            memory_budget=memory_budget,
+            drain_seconds=self._where.drain_seconds,
+            readiness=self._where.readiness,
         )
         self.app: Starlette = create_app(
             self.repository, limits=limits, token=self._where.token, hosts=self._where.allowed()
@@ -136,8 +141,11 @@ class Server:
         return self.repository.index()
 
     async def ready(self) -> None:
-        """Load every model. Raises the error of the first model that fails to load."""
-        await self.repository.load_all()
+        """Load every model.
+
+        Raises the error of the first model that fails to load; without `ServerOptions.strict`, only if none is loaded.
+        """
+        await self.repository.load_all(strict=self._where.strict)
 
 
 async def _leave_grpc(server: GrpcServer, serving: asyncio.Task[None], *raised: Any) -> None:
@@ -170,6 +178,8 @@ def web_server(app: ASGIApp, where: ServerOptions) -> EmbeddedServer:
         **tls,
     )
     loaded = _loaded(settings)
+    # Outside of what `EmbeddedSettings` adds, so that requests that are cut off are logged.
+    loaded.loaded_app = IdentifiedRequests(loaded.loaded_app, where.access_log)
     if where.tls_key is not None:
         check_private(where.tls_key)
     return EmbeddedServer(loaded)

@@ -106,9 +106,17 @@ def parse_source(text: str) -> tuple[str, ModelSource]:
     # An existing path may contain a colon, so a path that exists is never split.
     if not colon or not path or os.path.exists(rest):
         return name, ModelSource(rest)
-    if last == _ALL:
-        return name, ModelSource(path, None)
-    numbers = last.split(",")
-    if all(map(_NUMBER.fullmatch, numbers)):
-        return name, ModelSource(path, tuple(map(int, numbers)))
-    return name, ModelSource(rest)
+    try:
+        return name, ModelSource(path, parse_versions(last))
+    except InvalidArgumentError:
+        return name, ModelSource(rest)
+
+
+def parse_versions(text: str) -> tuple[int, ...] | None:
+    """Parse "2", "1,2" or "all"; None stands for all versions. Raises InvalidArgumentError."""
+    if text == _ALL:
+        return None
+    numbers = text.split(",")
+    if not all(map(_NUMBER.fullmatch, numbers)):
+        raise InvalidArgumentError("malformed versions", expected="a number, several, or all", actual=repr(text[:40]))
+    return tuple(map(int, numbers))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from aioflow.cli import main
-from aioflow.cli.serve import add_parser, given_models
+from aioflow.cli.serve import add_parser
+from aioflow.cli.serve_options import given_options
 from aioflow.errors import InvalidArgumentError
 from tests.interop.onnx.test_maps import X, zip_map
 from tests.interop.onnx.test_optional_inputs import ADD, parse
@@ -105,12 +106,12 @@ def test_commands_accept_a_shape_that_the_file_lacks(tmp_path: Path, capsys: pyt
 )
 def test_serve_accepts_shapes_of_inputs(models: list[str], shapes: list[str], wanted: Any) -> None:
     arguments = _parsed(models, shapes)
-    assert {name: dict(source.shapes) for name, source in given_models(arguments).items()} == wanted
+    assert {name: dict(source.shapes) for name, source in given_options(arguments, {}).models.items()} == wanted
 
 
 def test_serve_rejects_a_shape_without_a_model_name() -> None:
     with pytest.raises(InvalidArgumentError, match="does not name a model"):
-        given_models(_parsed(["m=a.onnx", "n=b.onnx"], ["x=3"]))
+        given_options(_parsed(["m=a.onnx", "n=b.onnx"], ["x=3"]), {})
 
 
 def _parsed(models: list[str], shapes: list[str]) -> argparse.Namespace:

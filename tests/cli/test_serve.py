@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import signal
 import sys
 import urllib.error
@@ -80,11 +81,99 @@ async def test_error_output_logs_model_changes(tmp_path: Path) -> None:
         for change in ("load", "unload"):
             await asyncio.to_thread(call, f"{url}/v2/repository/models/m/{change}", {})
         assert process.stderr is not None
-        said = [(await process.stderr.readline()).decode().strip() for _ in range(2)]
-    assert [each.partition(" INFO ")[2] for each in said] == [
+        lines = [(await process.stderr.readline()).decode().rstrip() for _ in range(4)]
+    said = [re.fullmatch(r"(\S+)Z INFO aioflow.serve\[\d+\] (.*?)( \(request [0-9a-f]{32}\))?", each) for each in lines]
+    assert [each and each[2] for each in said] == [
+        f"health checks are answered at {url}; loading m",
+        "model m is ready: version 1",
         "model m is ready: version 2",
         "model m is unloaded",
     ]
+    assert [bool(each and each[3]) for each in said] == [False, False, True, True]
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> Path:
+    """Return the file of a service with three models, one of which is missing."""
+    path = tmp_path / "serve.toml"
+    text = "[serve]\nport = 0\nlog-format = 'json'\naccess-log = 'json'\n"
+    for name in ("a", "bad", "z"):
+        text += f"[models.{name}]\npath = '{(tmp_path / name).as_posix()}'\n"
+        if name != "bad":
+            await save_model(tmp_path / name, scaled(2))
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize("more", [[], ["--processes", "2"]], ids=["one process", "two processes"])
+async def test_one_bad_model_of_three_does_not_end_the_service(three: Path, more: list[str]) -> None:
+    if more and sys.platform != "linux":
+        pytest.skip("processes hand sockets to one another")
+    command = ["-m", "aioflow", "serve", "--config", str(three), *more]
+    async with (
+        asyncio.timeout(processes.SECONDS),
+        processes.program_on_loop(*command, stderr=asyncio.subprocess.PIPE) as process,
+    ):
+        url = (await line(process)).removeprefix("listening at ")
+        states = [await line(process) for _ in range(3)]
+        assert states[::2] == ["a version 1 is ready", "z version 1 is ready"]
+        assert states[1].startswith("bad is unavailable: there is no model ")
+        # The address is printed when the good models can be called.
+        answer = await asyncio.to_thread(call, f"{url}/v2/models/z/infer", asked(rows(2)))
+        assert answer["model_name"] == "z"
+        assert (await asyncio.to_thread(call, f"{url}/v2/health/live"))["live"]
+        for path in ("/v2/health/ready", "/v2/models/bad/ready"):
+            with pytest.raises(urllib.error.HTTPError, match="503") as raised:
+                await asyncio.to_thread(call, url + path)
+            body = json.loads(raised.value.read())
+            assert not body["ready"]
+            assert ("there is no model" in body.get("reason", "")) == ("bad" in path)
+        count = 2.0 if more else 1.0
+        assert f'aioflow_model_failed{{model="bad",reason="NotFoundError"}} {count}' in await asyncio.to_thread(
+            text, url
+        )
+        process.terminate()
+        assert process.stderr is not None
+        logged = [json.loads(each) for each in (await process.stderr.read()).splitlines()]
+        assert await process.wait() == 0
+    assert {each["time"][-1] for each in logged} == {"Z"}
+    messages = [each.get("message", "") for each in logged]
+    assert any(each.startswith("model bad cannot be loaded: there is no model ") for each in messages)
+    assert "received SIGTERM" in messages
+    assert sum(each.endswith("has ended with status 0") for each in messages) == (2 if more else 0)
+    requests = [(each["path"], each["status"]) for each in logged if each["logger"] == "aioflow.access"]
+    assert requests == [
+        ("/v2/models/z/infer", 200),
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 503),
+        ("/v2/models/bad/ready", 503),
+        ("/metrics", 200),
+    ]
+
+
+def test_strict_service_ends_at_a_bad_model(three: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", str(three), "--strict", "--log-level", "error"]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("aioflow: model 'bad': there is no model ")
+    assert printed.err.count("\n") == 1
+
+
+def test_check_reports_every_missing_model(three: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", str(three), "also=missing", "--check"]) == 2
+    printed = capfd.readouterr()
+    assert [each.partition(":")[0] for each in printed.out.splitlines()] == ["a version 1", "z version 1"]
+    assert [each.partition(": there")[0] for each in printed.err.splitlines()] == [
+        "aioflow: model 'bad'",
+        "aioflow: model 'also'",
+    ]
+    assert main(["serve", f"a={three.parent / 'a'}", "--check"]) == 0
+    assert main(["serve", f"a={three.parent / 'a'}", "--check", "--processes", "2", "--quorum", "3"]) == 2
+    (three.parent / "pem").touch(0o600)
+    pem = str(three.parent / "pem")
+    assert main(["serve", f"a={three.parent / 'a'}", "--check", "--tls-cert", pem, "--tls-key", pem]) == 2
+    assert "certificate" in capfd.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")

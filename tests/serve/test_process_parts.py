@@ -52,12 +52,16 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes hand 
 def _settings() -> Settings:
     return Settings(
         {"m": ModelSource("a"), "n": ModelSource("b", (1, 2)), "o": ModelSource("c", None)},
-        ModelOptions(
-            max_batch_size=4,
-            allowed_batch_sizes=(1, 4),
-            pad={"x": 0, "y": Padding(1, 8)},
-            config=SessionConfig(threads=2),
-        ),
+        {
+            "m": ModelOptions(
+                max_batch_size=4,
+                allowed_batch_sizes=(1, 4),
+                pad={"x": 0, "y": Padding(1, 8)},
+                config=SessionConfig(threads=2),
+            ),
+            "n": ModelOptions(batch="never", memory_budget=1000),
+            "o": ModelOptions(config=None),
+        },
         ServerOptions("localhost", 1, "token", ["a.example"], "cert", "key", 5.0),
         Limits(rank=3),
         1000,
@@ -75,12 +79,12 @@ def test_settings_round_trip_through_json() -> None:
     # Other types that users may pass are converted to those of JSON.
     pad = {"x": np.float32(0), "y": b"none", "z": Padding(np.bytes_(b"none"))}
     options, where = ModelOptions(pad=pad), ServerOptions(hosts={"a"}, tls_cert=Path("a"), tls_key="b")
-    passed = Settings.from_json(replace(settings, options=options, where=where).to_json())
-    assert passed.options.pad == {"x": 0.0, "y": "none", "z": Padding("none")}
+    passed = Settings.from_json(replace(settings, options={"m": options}, where=where).to_json())
+    assert passed.options["m"].pad == {"x": 0.0, "y": "none", "z": Padding("none")}
     assert (passed.where.hosts, passed.where.tls_cert) == (["a"], "a")
     for value in (object(), b"\xff"):
         with pytest.raises(InvalidArgumentError, match="cannot be passed"):
-            replace(settings, options=ModelOptions(pad={"x": value})).to_json()
+            replace(settings, options={"m": ModelOptions(pad={"x": value})}).to_json()
 
 
 def test_board_reports_ready_processes_and_the_most_connections() -> None:
@@ -94,6 +98,8 @@ def test_board_reports_ready_processes_and_the_most_connections() -> None:
     boards[0].write(5, True)
     boards[1].write(2, False)  # not ready, so it accepts no connections
     assert (supervisor.ready(), boards[0].ahead()) == (1, 0)
+    boards[1].write(2, False, is_accepting=True)  # one of its models has failed
+    assert (supervisor.ready(), boards[0].ahead(), boards[1].ahead()) == (1, 3, 0)
     boards[1].write(2, True)
     assert (supervisor.ready(), boards[0].ahead(), boards[1].ahead(), supervisor.ahead()) == (2, 3, 0, 0)
     supervisor.begin(2)
@@ -528,7 +534,7 @@ async def serving_process(where: ServerOptions) -> AsyncIterator[tuple[asyncio.T
     async def request_all(**named: Any) -> None:
         await asyncio.Event().wait()
 
-    settings = Settings({}, ModelOptions(), where, Limits())
+    settings = Settings({}, {}, where, Limits())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         process, other = ServingProcess(settings, listener, Board(fd, 0)), Board(fd, 1)
         os.close(fd)

@@ -100,6 +100,40 @@ async def test_checkpoint_is_rejected_with_a_reason(tmp_path: Path) -> None:
     assert "checkpoint" in str(raised.value.actual)
 
 
+@pytest.mark.parametrize(("readiness", "is_ready"), [("all", False), ("any", True)])
+async def test_one_model_that_fails_does_not_keep_others_from_loading(
+    readiness: Any, is_ready: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = {name: tmp_path / name for name in ("bad", "m", "n")}
+    for name in "mn":
+        await save_model(models[name], scaled(2))
+    async with Repository(models, readiness=readiness) as repository:
+        await repository.load("m")
+        assert not repository.is_ready  # the others have not failed: they are still to be loaded
+        await repository.load_all(strict=False)
+        assert repository.is_ready == is_ready
+        assert repository.failures() == {"bad": "NotFoundError"}
+        assert [(each.name, each.reason[:17]) for each in repository.index()] == [
+            ("bad", "there is no model"),
+            ("m", ""),
+            ("n", ""),
+        ]
+        assert "model bad cannot be loaded: there is no model" in caplog.text
+        with pytest.raises(errors.NotFoundError, match="model 'bad'"):
+            await repository.load_all()
+        await save_model(models["bad"], scaled(2))
+        await repository.load("bad")
+        assert repository.is_ready
+        assert repository.failures() == {}
+
+
+async def test_error_is_raised_if_no_model_can_be_loaded(tmp_path: Path) -> None:
+    async with Repository({"a": tmp_path / "a", "b": tmp_path / "b"}, readiness="any") as repository:
+        with pytest.raises(errors.NotFoundError, match="model 'a'"):
+            await repository.load_all(strict=False)
+        assert not repository.is_ready
+
+
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -387,6 +421,25 @@ async def test_models_of_other_formats_are_served(tmp_path: Path, first: int | N
         for name in ("onnx", "saved"):
             np.testing.assert_allclose(await answer(repository, name, rows(2)), rows(2) * 4, rtol=1e-6)
             assert next(iter(repository.get(name).calls.values())).is_batched == (first is None)
+
+
+async def test_model_may_have_a_memory_budget_of_its_own(tmp_path: Path) -> None:
+    def heavy() -> Any:
+        x = af.placeholder("float32", [None, 100], name="x")
+        return {"x": x}, {"y": af.matmul(x, af.Variable(np.ones([100, 10], np.float32)))}
+
+    for version in (1, 2):
+        await save_model(tmp_path / str(version), heavy)
+    options = {"fits": ModelOptions(memory_budget=6000), "not": ModelOptions(memory_budget=3000)}
+    models = {name: ModelSource(str(tmp_path), (1,)) for name in options}
+    async with Repository(
+        models | {"two": ModelSource(str(tmp_path), None)}, {**options, "two": options["fits"]}
+    ) as found:
+        await found.load("fits")
+        await found.load("fits")  # the replaced version does not count
+        for name in ("not", "two"):
+            with pytest.raises(errors.ResourceExhaustedError, match="memory"):
+                await found.load(name)
 
 
 async def test_all_weights_share_one_memory_budget(tmp_path: Path) -> None:

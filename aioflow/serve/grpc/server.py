@@ -9,26 +9,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final
+from urllib.parse import unquote
 
 import grpc
 
 from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
+from aioflow.observe.logs import REQUEST_ID, TRACEPARENT, AccessEntry, log_access, request_id
 from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.guard import Bearer
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.options import ServerOptions
-from aioflow.serve.protocol import Limits, code_of, message_of, retry_after
+from aioflow.serve.protocol import Limits, code_of, message_of, retry_after, status_of
 from aioflow.serve.repository import Repository
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 _SAID: Final = 1000  # characters: all headers of an answer together are limited to 8 KiB
+_REQUEST_ID: Final = "x-request-id"  # in the trailing metadata
+_OK: Final = 200
+_GONE: Final = 499  # as `status_of` has it for a client that disconnects
 _IDENTITY: Final = 1  # the compression bit set with identity only
 
 
@@ -77,7 +83,7 @@ class GrpcServer:
         )
         for service, table in self._methods.services.items():
             handlers = {
-                name: grpc.stream_stream_rpc_method_handler(self._handler(name, method))
+                name: grpc.stream_stream_rpc_method_handler(self._handler(service, name, method))
                 for name, method in table.items()
             }
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
@@ -123,18 +129,31 @@ class GrpcServer:
         check_private(self._where.tls_key)
         return grpc.ssl_server_credentials([(key, chain)])
 
-    def _handler(self, name: str, method: Method) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
+    def _handler(
+        self, service: str, name: str, method: Method
+    ) -> Callable[[object, grpc.aio.ServicerContext], Awaitable[None]]:
         """Return the handler of a method for grpcio. It converts errors to gRPC statuses."""
 
         async def handle(_: object, context: grpc.aio.ServicerContext) -> None:
+            begun, status = time.perf_counter(), _GONE  # unless set below: the call was cancelled
+            # Not reset: each call has a task of its own.
+            REQUEST_ID.set(number := request_id(_metadata(context, TRACEPARENT)))
+            context.set_trailing_metadata(((_REQUEST_ID, number),))
+            exchange = _Exchange(context, self._limits)
             try:
                 if name not in OPEN:
-                    self._bearer.check(_authorization(context))
-                await method(_Exchange(context, self._limits))
+                    self._bearer.check(_metadata(context, "authorization").encode())
+                await method(exchange)
+                status = _OK
             except Exception as error:
                 if not isinstance(error, OpError):
                     _LOG.exception("%s failed", name)
-                await _end(context, error)
+                status = status_of(error)
+                await _end(context, error, number)
+            finally:
+                if self._where.access_log:
+                    seconds = time.perf_counter() - begun
+                    log_access(_entry(context, f"/{service}/{name}", status, exchange.sent, seconds, number))
 
         return handle
 
@@ -157,17 +176,24 @@ def _read(path: str | os.PathLike[str]) -> bytes:
         return Path(path).read_bytes()
 
 
-def _authorization(context: grpc.aio.ServicerContext) -> bytes:
-    """Return the value of the authorization header. Several values are joined, so they never equal the token."""
-    found = [value for key, value in context.invocation_metadata() or () if key == "authorization"]
-    return ", ".join(found).encode()
+def _metadata(context: grpc.aio.ServicerContext, name: str) -> str:
+    """Return the value of a header. Several values are joined, so they never equal the token, or a valid id."""
+    return ", ".join([value for key, value in context.invocation_metadata() or () if key == name])
 
 
-async def _end(context: grpc.aio.ServicerContext, error: Exception) -> None:
+def _entry(
+    context: grpc.aio.ServicerContext, path: str, status: int, size: int, seconds: float, number: str
+) -> AccessEntry:
+    # The peer is "ipv4:127.0.0.1:50000", or "ipv6:[::1]:50000", with escaped brackets.
+    client = unquote(context.peer()).partition(":")[2].rpartition(":")[0].strip("[]")
+    return AccessEntry(time.time(), client or "-", "POST", path, "gRPC", status, size, seconds, number)
+
+
+async def _end(context: grpc.aio.ServicerContext, error: Exception, number: str) -> None:
     """End a call with the status of an error."""
     after = retry_after(error)
     trailing = () if after is None else (("retry-after", str(after)),)
-    context.set_trailing_metadata(trailing)
+    context.set_trailing_metadata(((_REQUEST_ID, number), *trailing))
     context.set_code(_STATUS[code_of(error)])
     context.set_details(message_of(error)[:_SAID])
 
@@ -176,6 +202,7 @@ class _Exchange:
     """A call, on top of grpcio's context."""
 
     def __init__(self, context: grpc.aio.ServicerContext, limits: Limits) -> None:
+        self.sent = 0  # bytes of answers
         self._context = context
         self._limits = limits
 
@@ -201,6 +228,7 @@ class _Exchange:
     async def write(self, data: bytes) -> None:
         """Send an answer."""
         await self._context.write(data)
+        self.sent += len(data)
 
     def remaining(self) -> float | None:
         """Return the seconds until the deadline, or None."""

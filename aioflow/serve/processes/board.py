@@ -15,11 +15,11 @@ from typing import Final
 
 from aioflow.memory.mapping import mapped
 
-_SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, unused
+_SLOT: Final = struct.Struct("dddd")  # last heartbeat, connections, readiness, acceptance
 # Seconds after a heartbeat for which a process counts as alive; long, because a machine may be busy.
 _ALIVE: Final = 5.0
 _RESPONSIVE: Final = 1.0  # seconds after a heartbeat for which a process is expected to accept connections
-_BEAT, _CONNECTIONS, _READY = range(3)
+_BEAT, _CONNECTIONS, _READY, _ACCEPTING = range(4)
 
 
 def new_board(slots: int) -> int:
@@ -50,13 +50,21 @@ class Board:
         self._own = slot
         self._clock = clock
 
-    def write(self, connections: int, is_ready: bool) -> None:
-        """Write a heartbeat of this process, with its state."""
+    def write(self, connections: int, is_ready: bool, is_accepting: bool | None = None) -> None:
+        """Write a heartbeat of this process, with its state.
+
+        Args:
+            connections: The number of open connections.
+            is_ready: Whether the process counts for the readiness of the service.
+            is_accepting: Whether it accepts connections, as it also does if one of its models has failed; by default
+                `is_ready`.
+        """
         if self._own is not None:
             at = self._own * self._width
             self._cells[at + _BEAT] = self._clock()
             self._cells[at + _CONNECTIONS] = float(connections)
             self._cells[at + _READY] = float(is_ready)
+            self._cells[at + _ACCEPTING] = float(is_ready if is_accepting is None else is_accepting)
 
     def begin(self, slot: int) -> None:
         """Write the first heartbeat of a process that is being started."""
@@ -73,20 +81,21 @@ class Board:
 
     def ready(self) -> int:
         """Return the number of processes that are alive and ready."""
-        return len(self._connections_of_ready(_ALIVE))
+        return len(self._connections(_ALIVE, _READY))
 
     def ahead(self) -> int:
-        """Return how many more connections this process has than the one with the fewest that is ready and responsive.
+        """Return how many more connections this process has than the accepting and responsive one with the fewest.
 
-        Return 0 for the supervisor, and if no process is ready and responsive.
+        Return 0 for the supervisor, and if no process accepts connections and is responsive.
         """
         if self._own is None:
             return 0
         own = self._cells[self._own * self._width + _CONNECTIONS]
-        return int(own - min(self._connections_of_ready(_RESPONSIVE), default=own))
+        return int(own - min(self._connections(_RESPONSIVE, _ACCEPTING), default=own))
 
-    def _connections_of_ready(self, seconds: float) -> list[float]:
+    def _connections(self, seconds: float, state: int) -> list[float]:
+        """Return the connections of each process that has this state, and a heartbeat in the last `seconds`."""
         earliest = self._clock() - seconds
         at = [slot * self._width for slot in self._slots]
         alive = [each for each in at if self._cells[each + _BEAT] >= earliest]
-        return [self._cells[each + _CONNECTIONS] for each in alive if self._cells[each + _READY]]
+        return [self._cells[each + _CONNECTIONS] for each in alive if self._cells[each + state]]

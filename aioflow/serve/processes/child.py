@@ -28,6 +28,7 @@ class Child:
     Attributes:
         index: Its models, set when it becomes ready.
         is_ready: True while it accepts connections.
+        is_leaving: True once it has been told to end.
         ended: Set when the process has ended.
         exit_reason: The signal or status with which it ended.
         last_metrics: Its final counters, if it ended gracefully.
@@ -37,6 +38,7 @@ class Child:
         self.slot = slot
         self.index: list[dict[str, str]] = []
         self.is_ready = False
+        self.is_leaving = False
         self.ended = asyncio.Event()
         self.exit_reason = ""
         self.last_metrics = ""
@@ -136,7 +138,7 @@ class Child:
         Args:
             replaced: Whether another process accepts connections in its place.
         """
-        self.is_ready = False
+        self.is_ready, self.is_leaving = False, True
         if self._channel is not None:
             self._channel.notify("leave", replaced=replaced)
         else:

@@ -10,13 +10,14 @@ import logging
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Final, NoReturn
 
 from starlette.applications import Starlette
 
 from aioflow.errors import OpError, UnavailableError
+from aioflow.observe.logs import log_to
 from aioflow.serve.app import create_app
 from aioflow.serve.embedded import EmbeddedServer
 from aioflow.serve.guard import RequestGuard
@@ -84,7 +85,7 @@ class Acceptor:
 
     def beat(self) -> None:
         """Write a heartbeat."""
-        self._board.write(self.connections, self._is_running and self._is_ready())
+        self._board.write(self.connections, self._is_running and self._is_ready(), self._is_running)
 
     async def run(self) -> None:
         """Accept connections until this is cancelled."""
@@ -249,9 +250,14 @@ class ServingProcess:
                 self._stay.reschedule(asyncio.get_running_loop().time())
 
     async def _serve(self, channel: ProcessChannel) -> None:
-        settings, where, limits = self._settings, self._settings.where, self._settings.limits
+        settings = self._settings
         for name in settings.imports:
             importlib.import_module(name)
+        with nullcontext() if settings.logs is None else log_to(settings.logs):
+            await self._serve_imported(channel)
+
+    async def _serve_imported(self, channel: ProcessChannel) -> None:
+        settings, where, limits = self._settings, self._settings.where, self._settings.limits
         # Imported objects live as long as the process; scanning them for garbage would block the event loop.
         gc.freeze()
         # After the imports: the limit adds to the present use of memory, so imported code does not use up the budget.
@@ -263,6 +269,7 @@ class ServingProcess:
             settings.options,
             memory_budget=settings.memory_budget,
             drain_seconds=where.drain_seconds,
+            readiness=where.readiness,
         )
         self._app = app = create_app(repository, limits=limits)
         # The guard is outside the application here. The OpenAPI document must still say that requests need a token.
@@ -309,8 +316,8 @@ class ServingProcess:
         try:
             async with stay:
                 self._stay = stay
-                await repository.load_all(but=self._settings.unloaded)
-                self._board.write(0, is_ready=True)  # before the supervisor reports readiness
+                await repository.load_all(but=self._settings.unloaded, strict=self._settings.where.strict)
+                self._board.write(0, repository.is_ready, is_accepting=True)  # before the supervisor reports readiness
                 channel.notify("ready", index=index_of(repository.index()))
                 await acceptor.run()
         except TimeoutError:

@@ -14,6 +14,7 @@ import numpy as np
 from aioflow.config import SessionConfig
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import dims_of
+from aioflow.observe.logs import LogOptions
 from aioflow.serve.options import ModelOptions, ServerOptions
 from aioflow.serve.protocol import Limits
 from aioflow.serve.sources import ModelSource
@@ -25,21 +26,24 @@ class Settings:
     """Settings of a serving process.
 
     Attributes:
-        models, options, where, limits: As in `Server`.
+        models, where, limits: As in `Server`.
+        options: The options of each model, by name.
         memory_budget: Bytes, for each process.
         imports: Modules that register ops.
         quorum: Number of processes that must be ready for the service to be ready.
         unloaded: Models that clients have unloaded.
+        logs: The form of the logs; None if a module of `imports` configures them.
     """
 
     models: Mapping[str, ModelSource]
-    options: ModelOptions
+    options: Mapping[str | None, ModelOptions]
     where: ServerOptions
     limits: Limits
     memory_budget: int | None = None
     imports: tuple[str, ...] = ()
     quorum: int = 1
     unloaded: tuple[str, ...] = ()
+    logs: LogOptions | None = None
 
     def to_json(self) -> bytes:
         """Return the settings as JSON. Raises InvalidArgumentError if an option has no JSON form, such as a tensor."""
@@ -49,19 +53,27 @@ class Settings:
     def from_json(cls, text: bytes) -> Settings:
         """Return the settings from the JSON that `to_json` returned."""
         data = json.loads(text)
-        models, options, config = data["models"], data["options"], data["options"]["config"]
+        models = data["models"]
         for source in models.values():
             source["versions"] = None if source["versions"] is None else tuple(source["versions"])
             source["shapes"] = {name: dims_of(sizes) for name, sizes in source["shapes"].items()}
-        options["config"] = None if config is None else SessionConfig(**config)
-        options["allowed_batch_sizes"] = tuple(options["allowed_batch_sizes"])
-        pads = options["pad"].items()
-        options["pad"] = {name: _padding(**pad) if isinstance(pad, dict) else pad for name, pad in pads}
         data["models"] = {name: ModelSource(**source) for name, source in models.items()}
-        data["options"] = ModelOptions(**options)
+        data["options"] = {name: _options(**options) for name, options in data["options"].items()}
         data["where"], data["limits"] = ServerOptions(**data["where"]), Limits(**data["limits"])
         data["imports"], data["unloaded"] = tuple(data["imports"]), tuple(data["unloaded"])
+        data["logs"] = None if data["logs"] is None else LogOptions(**data["logs"])
         return cls(**data)
+
+
+def _options(
+    config: Mapping[str, Any] | None, allowed_batch_sizes: Sequence[int], pad: Mapping[str, Any], **named: Any
+) -> ModelOptions:
+    return ModelOptions(
+        config=None if config is None else SessionConfig(**config),
+        allowed_batch_sizes=tuple(allowed_batch_sizes),
+        pad={name: _padding(**each) if isinstance(each, dict) else each for name, each in pad.items()},
+        **named,
+    )
 
 
 def _padding(cuts: Sequence[str], **named: Any) -> Padding:

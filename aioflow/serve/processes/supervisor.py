@@ -27,7 +27,8 @@ from aioflow.errors import (
     UnimplementedError,
 )
 from aioflow.net.remote_step import outcomes
-from aioflow.serve.options import ModelOptions, ServerOptions
+from aioflow.observe.logs import LogOptions
+from aioflow.serve.options import ModelOptions, ServerOptions, options_by_model
 from aioflow.serve.processes.board import Board, new_board
 from aioflow.serve.processes.child import Child
 from aioflow.serve.processes.settings import Settings
@@ -68,6 +69,8 @@ class Processes:
         imports: Modules that register ops, for each process to import.
         stuck_seconds: A process whose event loop does not run for this time is killed and restarted; 0 for never. At
             least a minute while a process starts or ends.
+        logs: The form of the processes' logs, on standard error. None to log only warnings and errors, as Python does,
+            unless a module of `imports` configures logging.
 
     Raises:
         InvalidArgumentError: an option is out of range, or cannot be sent to a process.
@@ -77,7 +80,7 @@ class Processes:
     def __init__(
         self,
         models: Mapping[str, str | os.PathLike[str] | ModelSource],
-        options: ModelOptions | None = None,
+        options: ModelOptions | Mapping[str | None, ModelOptions] | None = None,
         where: ServerOptions | None = None,
         *,
         processes: int,
@@ -86,6 +89,7 @@ class Processes:
         quorum: int | None = None,
         imports: tuple[str, ...] = (),
         stuck_seconds: float = 30.0,
+        logs: LogOptions | None = None,
     ) -> None:
         check_whole(processes, "the number of processes", 1)
         check_number(stuck_seconds, "stuck_seconds", "a number of seconds")
@@ -105,12 +109,13 @@ class Processes:
                 name: each if isinstance(each, ModelSource) else ModelSource(os.fspath(each))
                 for name, each in models.items()
             },
-            options or ModelOptions(),
+            options_by_model(models, options),
             where,
             limits or Limits(),
             memory_budget,
             imports,
             quorum,
+            logs=logs,
         )
         # Fail early if an option cannot be sent to a process.
         self._settings.to_json()
@@ -288,6 +293,8 @@ class Processes:
         try:
             await child.run({"request_all": self._requests.answer, "terminated": terminated})
         finally:
+            if child.is_leaving:  # otherwise `_keep` or `_start` reports the end
+                _LOG.info("%s has ended %s", child, child.exit_reason)
             self._board.clear(child.slot)
             self._free_slots.add(child.slot)
             self._running.discard(child)
