@@ -397,7 +397,7 @@ def _where(settings: Mapping[str, Any], environment: Mapping[str, str]) -> servi
 
 
 def _token(path: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the token in a file, or else that of the environment; None if there is none."""
+    """Return the token in a file, or else that of the environment; None without both."""
     text, named = environment.get(_TOKEN), environment.get(_TOKEN_FILE)
     if path is None and text is not None and named is not None:
         raise InvalidArgumentError(f"{_TOKEN} and {_TOKEN_FILE} are both set", expected="one of them")

@@ -55,7 +55,8 @@ async def run_demo(steps: int, workers: int = _WORKERS) -> int:
     ports = free_addresses(1 + workers)
     jobs = {"ps": ports[:1], "worker": ports[1:]}
     cluster = [text for job, addresses in jobs.items() for text in ("--cluster", f"{job}={','.join(addresses)}")]
-    async with _process([*cluster, "--job", "ps", "--task", "0"]) as server:
+    # The demo reports the signals that end its processes.
+    async with _process([*cluster, "--job", "ps", "--task", "0", "--log-level", "warning"]) as server:
         print(await _line(server), flush=True)
         started = perf_counter()
         # Never worker 0, the chief, whose death would end the training for all.

@@ -51,7 +51,7 @@ _PARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{1
 
 
 def request_id(traceparent: str) -> str:
-    """Return the trace id of a `traceparent`, or a new id if there is none or it is malformed."""
+    """Return the trace id of a `traceparent`, or a new id if it is empty or malformed."""
     found = _PARENT.fullmatch(traceparent) if traceparent else None
     # Only later versions than 00 may have more parts.
     if found is None or (found[3] is not None and found[1] == "00"):

@@ -129,10 +129,9 @@ async def test_one_bad_model_of_three_does_not_end_the_service(three: Path, more
             body = json.loads(raised.value.read())
             assert not body["ready"]
             assert ("there is no model" in body.get("reason", "")) == ("bad" in path)
-        count = 2.0 if more else 1.0
-        assert f'aioflow_model_failed{{model="bad",reason="NotFoundError"}} {count}' in await asyncio.to_thread(
-            text, url
-        )
+        failed = f'aioflow_model_failed{{model="bad",reason="NotFoundError"}} {2.0 if more else 1.0}'
+        while failed not in await asyncio.to_thread(text, url):
+            pass  # a busy process is counted with its last report
         process.terminate()
         assert process.stderr is not None
         logged = [json.loads(each) for each in (await process.stderr.read()).splitlines()]
@@ -142,13 +141,13 @@ async def test_one_bad_model_of_three_does_not_end_the_service(three: Path, more
     assert any(each.startswith("model bad cannot be loaded: there is no model ") for each in messages)
     assert "received SIGTERM" in messages
     assert sum(each.endswith("has ended with status 0") for each in messages) == (2 if more else 0)
-    requests = [(each["path"], each["status"]) for each in logged if each["logger"] == "aioflow.access"]
-    assert requests == [
-        ("/v2/models/z/infer", 200),
+    requests = [(each["path"], each["status"]) for each in logged if each.get("path", "/metrics") != "/metrics"]
+    # Two processes may write in another order.
+    assert sorted(requests) == [
         ("/v2/health/live", 200),
         ("/v2/health/ready", 503),
         ("/v2/models/bad/ready", 503),
-        ("/metrics", 200),
+        ("/v2/models/z/infer", 200),
     ]
 
 

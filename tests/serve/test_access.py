@@ -127,7 +127,7 @@ async def test_http_requests_and_their_errors_have_one_id(tmp_path: Path, caplog
         async def failing(*_: object) -> None:
             raise ValueError(REQUEST_ID.get())
 
-        server.repository.get("m").infer = failing  # type: ignore[method-assign]
+        server.repository.get("m").infer = failing  # type: ignore[method-assign, assignment]
         failed = await client.post("/v2/models/m/infer", json=asked(rows()))
         assert failed.status_code == 500
     found = [(each.method, each.path, each.status, each.size, each.request_id) for each in entries(caplog)]

@@ -123,8 +123,7 @@ async def test_one_model_that_fails_does_not_keep_others_from_loading(
             await repository.load_all()
         await save_model(models["bad"], scaled(2))
         await repository.load("bad")
-        assert repository.is_ready
-        assert repository.failures() == {}
+        assert (repository.is_ready, repository.failures()) == (True, {})
 
 
 async def test_error_is_raised_if_no_model_can_be_loaded(tmp_path: Path) -> None:
@@ -430,8 +429,11 @@ async def test_model_may_have_a_memory_budget_of_its_own(tmp_path: Path) -> None
 
     for version in (1, 2):
         await save_model(tmp_path / str(version), heavy)
-    options = {"fits": ModelOptions(memory_budget=6000), "not": ModelOptions(memory_budget=3000)}
-    models = {name: ModelSource(str(tmp_path), (1,)) for name in options}
+    options: dict[str | None, ModelOptions] = {
+        "fits": ModelOptions(memory_budget=6000),
+        "not": ModelOptions(memory_budget=3000),
+    }
+    models = {name: ModelSource(str(tmp_path), (1,)) for name in ("fits", "not")}
     async with Repository(
         models | {"two": ModelSource(str(tmp_path), None)}, {**options, "two": options["fits"]}
     ) as found:

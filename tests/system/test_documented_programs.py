@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
@@ -16,12 +17,15 @@ import numpy as np
 import pytest
 
 import aioflow as af
+from aioflow.cli.serve import add_parser
+from aioflow.cli.serve_options import given_options
 from tests.support.follow import blocks
 from tests.support.processes import SECONDS, program
 
 pytest.importorskip("prometheus_client", reason="needs the extra `serve`")
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+(CONFIGURATION,) = (block.code for block in blocks(PAGE) if block.language == "toml")
 PROGRAM, APP, MOUNTED = (block.code for block in blocks(PAGE) if block.language == "python")
 
 
@@ -37,10 +41,10 @@ async def folder(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _served(folder: Path, *command: str) -> Iterator[str]:
+def _served(folder: Path, *command: str, stderr: int = subprocess.STDOUT) -> Iterator[str]:
     """Run a program, and yield the first address that it prints."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with program(*command, cwd=folder, env=environment, stderr=subprocess.STDOUT) as process:
+    with program(*command, cwd=folder, env=environment, stderr=stderr) as process:
         assert process.stdout is not None
         seen = []
         for line in process.stdout:
@@ -51,9 +55,10 @@ def _served(folder: Path, *command: str) -> Iterator[str]:
         raise AssertionError("".join(seen))
 
 
-def _ask(url: str) -> None:
+def _ask(url: str, token: str = "") -> None:
     tensor = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
-    with httpx.Client(timeout=SECONDS, trust_env=False) as client:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with httpx.Client(timeout=SECONDS, trust_env=False, headers=headers) as client:
         end = time.monotonic() + SECONDS
         while (ready := client.get(f"{url}/v2/health/ready")).status_code == 503 and time.monotonic() < end:
             pass  # the model is still loading
@@ -61,6 +66,41 @@ def _ask(url: str) -> None:
         answer = client.post(f"{url}/v2/models/digits/infer", json={"inputs": [tensor]})
         assert answer.status_code == 200, answer.text
         np.testing.assert_array_equal(answer.json()["outputs"][0]["data"], [2, 4, 6])
+
+
+@pytest.fixture
+async def configured(folder: Path) -> Path:
+    """Return a folder that contains the page's configuration file and all that it names."""
+    pytest.importorskip("onnx", reason="needs the extra `onnx`")
+    (folder / "token").touch(0o600)
+    (folder / "token").write_text("secret", encoding="utf-8")
+    (folder / "serve.toml").write_text(CONFIGURATION, encoding="utf-8")
+    with af.Graph().as_default():
+        x = af.placeholder(af.float32, [None, 3], name="x")
+        y = af.identity(x * 3.0, name="y")
+        async with af.Session() as session:
+            await af.interop.onnx.export(session, {"y": y}, {"x": x}, path=folder / "mobilenet.onnx")
+    return folder
+
+
+def test_configuration_file_serves_the_model(configured: Path) -> None:
+    command = ["-m", "aioflow", "serve", "--config", "serve.toml", "--port", "0"]
+    # The access log goes elsewhere: nothing reads the pipe any more, and printing would block once it is full.
+    with _served(configured, *command, stderr=subprocess.DEVNULL) as url:
+        _ask(url, "secret")
+
+
+def test_commented_keys_of_the_configuration_file_are_valid(configured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(configured)
+    text = re.sub(r"(?m)^# (?=[a-z-]+ = )", "", CONFIGURATION)
+    assert text.count("tls-") == CONFIGURATION.count("# tls-") == 2
+    Path("serve.toml").write_text(text, encoding="utf-8")
+    parser = argparse.ArgumentParser()
+    add_parser(parser.add_subparsers())
+    found = given_options(parser.parse_args(["serve", "--config", "serve.toml"]), {})
+    assert (found.processes, found.where.token, found.where.tls_cert) == (4, "secret", Path("cert.pem"))
+    assert found.options["digits"].timeout == 2.0
+    assert found.options["mobile"].timeout == 10.0
 
 
 async def test_standalone_program_serves_the_model(folder: Path) -> None:

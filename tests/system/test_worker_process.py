@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import json
 import os
+import re
 import signal
 import sys
 import urllib.error
@@ -121,8 +122,9 @@ async def test_terminated_worker_finishes_running_steps() -> None:
             assert await running == 41.0
         _, errors = await served.process.communicate()
         assert served.process.returncode == 0
-        [line] = errors.decode().splitlines()
+        line, signalled = errors.decode().splitlines()
         assert line.endswith("job worker, task 0 (cluster from TF_CONFIG, job from TF_CONFIG, task from TF_CONFIG)")
+        assert re.fullmatch(r"\S+Z INFO aioflow.program\[\d+\] received SIGTERM", signalled)
 
 
 @pytest.mark.parametrize(
