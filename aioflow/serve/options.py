@@ -35,13 +35,13 @@ class ModelOptions:
             `max_batch_size * max_enqueued_batches` requests may wait.
         pad: By input name, as in `Session.batched`, for rows of different lengths.
         timeout: Time limit of a request in seconds, and the maximum for requests that state a limit. None for no limit.
-        memory_budget: Bytes for the weights of all versions of the model; a version that does not fit is not loaded.
-            None for no limit.
         warmup: Whether to run steps with zeros before a model is ready.
         json_nan: The JSON form of NaN and infinities, which JSON lacks. "error" fails the request with a hint to
             request tensors as bytes; "null" writes null.
         config: Settings of the model's session. By default, another engine computes parts of its steps if one is
             installed (`SessionConfig.delegate`).
+        memory_budget: Bytes for the weights of the versions of the model, in addition to the budget of all models. If
+            they are larger, the model is not loaded. None for no limit.
 
     Raises:
         InvalidArgumentError: an option is unknown or out of range.
@@ -56,10 +56,10 @@ class ModelOptions:
     allowed_batch_sizes: tuple[int, ...] = ()
     pad: Mapping[str, object] = field(default_factory=dict)
     timeout: float | None = None
-    memory_budget: int | None = None
     warmup: bool = True
     json_nan: Literal["error", "null"] = "error"
     config: SessionConfig | None = _BY_ENGINE
+    memory_budget: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch not in BATCH:

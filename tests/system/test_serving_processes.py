@@ -135,7 +135,7 @@ async def test_unloaded_model_stays_unloaded_in_new_processes(folder: Path, capl
         values(await client.post("/v2/models/m/infer", json=asked(rows())))
 
 
-async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> None:
+async def test_a_killed_process_takes_only_its_own_requests(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with several({"m": folder}) as (service, client), loaded(service.url) as clients:
         before = service.pids
         (folder / "1").rename(folder / "hidden")  # prevents a replacement from starting for now
@@ -147,6 +147,7 @@ async def test_a_killed_process_takes_only_its_own_requests(folder: Path) -> Non
         (folder / "hidden").rename(folder / "1")
         await eventually(lambda: len(service.pids) == 2)
         assert victim not in service.pids
+        assert f"serving process {victim} has ended by SIGKILL" in caplog.text
         await eventually(partial(is_ready, client))
         assert all(each.broken <= 1 for each in clients)  # at most its one request in flight
         assert held - 1 <= sum(each.broken for each in clients) <= held  # one connection may be that of `client`
