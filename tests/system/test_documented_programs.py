@@ -103,14 +103,14 @@ def test_commented_keys_of_the_configuration_file_are_valid(configured: Path, mo
     assert found.options["mobile"].timeout == 10.0
 
 
-async def test_standalone_program_serves_the_model(folder: Path) -> None:
+def test_standalone_program_serves_the_model(folder: Path) -> None:
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
     with _served(folder, "program.py") as url:
         _ask(url)
 
 
 @pytest.mark.parametrize(("code", "below"), [(APP, ""), (MOUNTED, "/models")], ids=["the application", "mounted"])
-async def test_asgi_application_serves_the_model(folder: Path, code: str, below: str) -> None:
+def test_asgi_application_serves_the_model(folder: Path, code: str, below: str) -> None:
     (folder / "service.py").write_text(code, encoding="utf-8")
     with _served(folder, "-m", "uvicorn", "service:app", "--port", "0") as url:
         _ask(url + below)
