@@ -90,6 +90,7 @@ _ALIKE: Final = (
     "system/compiled/test_depthwise.py",
     "system/compiled/test_patches.py",
     "system/compiled/test_pools.py",
+    "system/compiled/test_small.py",
     "system/compiled/test_updates.py",
     "system/test_audit.py",
     "system/test_benchmark_tables.py",

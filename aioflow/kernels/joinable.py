@@ -2,7 +2,7 @@
 
 If a kernel leaves no Python code in the CPU caches, the next kernel starts some tens of microseconds later. A small
 layer takes no longer than that. A kernel that can be joined is bound to a `Joinable`. The runtime finds runs of nodes
-that lead to one value (`runtime/shortcuts.py`), and the kernels' package makes one call of each run.
+of such nodes (`runtime/shortcuts.py`), and the kernels' package makes one call of each run.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def given(item: MemberArgument, values: Sequence[Value]) -> Any:
     return item.value if isinstance(item, ConstantArgument) else values[item]
 
 
-# A function that computes a run of nodes from its outside inputs. It returns the last node's value in new memory, or
-# None if the nodes must be computed one by one, for example so that each reports its own error.
+# A function that computes a run of nodes from its outside inputs. It returns the values that are read outside in new
+# memory (a tuple for several), or None if the nodes must be computed one by one, for example so that each reports its
+# own error.
 JoinedBody: TypeAlias = KernelBody
 
 
@@ -61,8 +62,14 @@ class JoinedMember:
 class Joiner(Protocol):
     """A function that combines several nodes in one call."""
 
-    def __call__(self, members: Sequence[JoinedMember], inputs: int) -> JoinedBody | None:
-        """Return the call for a run of nodes with `inputs` outside inputs, or None if it would save nothing."""
+    def __call__(self, members: Sequence[JoinedMember], inputs: int, outputs: Sequence[int]) -> JoinedBody | None:
+        """Return the call for a run of nodes, or None if it would save nothing.
+
+        Args:
+            members: The nodes.
+            inputs: Number of outside inputs.
+            outputs: Positions of the members whose values are read outside.
+        """
 
 
 class Joinable:
@@ -72,13 +79,20 @@ class Joinable:
         body: The function that computes the node alone.
         part: The description of the node for the joiner.
         join: The joiner; nodes with the same joiner can be joined.
+        is_small: True if only nodes with this joiner are in a run, and any of their values may be read outside. Else
+            other nodes may be between them, and only the last value is read outside.
     """
 
-    __slots__ = ("body", "join", "part")
+    __slots__ = ("body", "is_small", "join", "part")
 
-    def __init__(self, body: KernelBody, part: Any, join: Joiner) -> None:
-        self.body, self.part, self.join = body, part, join
+    def __init__(self, body: KernelBody, part: Any, join: Joiner, is_small: bool = False) -> None:
+        self.body, self.part, self.join, self.is_small = body, part, join, is_small
 
     def __call__(self, *args: Value, **named: object) -> Value:
         """Call the body."""
         return self.body(*args, **named)
+
+
+def body_alone(call: KernelBody) -> KernelBody:
+    """Return the function that computes a node alone, without the indirection of a `Joinable`."""
+    return call.body if isinstance(call, Joinable) else call

@@ -32,6 +32,7 @@ from aioflow.compiler.ir import ClientGraph, Edge
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.convert import as_bool, as_int
+from aioflow.kernels.joinable import body_alone
 from aioflow.kernels.registry import KernelBody
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import Argument, BoundNode, Choice, RaisedLoop, own, to_keep
@@ -118,7 +119,7 @@ class NodeWriter:
         self._built_in: dict[Edge, str] = {}
         self._read = {edge for b in task.nodes for edge in b.reads}.union(task.outputs, read)
         for i, bound in enumerate(task.nodes):
-            self.scope[f"k{i}"] = bound.call
+            self.scope[f"k{i}"] = body_alone(bound.call)
             for port in range(len(bound.node.outputs)):
                 edge = Edge(bound.node.name, port)
                 # An output in the slot list of a divided task already has the name of its slot.
@@ -175,17 +176,23 @@ class NodeWriter:
         head = Line(f"def {name}({', '.join(('s', *self.parameters(form)))}):")
         return [head, *self.lines(form, nodes.start, nodes.stop, 1)]
 
-    def shortcut(self, number: int, shortcut: Shortcut) -> str:
-        """Return the text of the call that replaces the nodes of a shortcut."""
-        self.scope[f"shortcut{number}"] = shortcut.call
-        return f"shortcut{number}({', '.join(map(self.name, shortcut.inputs))})"
+    def shortcut(self, number: int, shortcut: Shortcut) -> list[Line]:
+        """Return the lines of the call that replaces the nodes of a shortcut.
 
-    def dropped_by(self, shortcut: Shortcut) -> Iterator[Line]:
-        """Yield an `else` block that drops the values that the replaced nodes would have dropped."""
-        dead = dict.fromkeys(e for position in shortcut.nodes for e in self._dies[position] if e in shortcut.inputs)
-        if dead:
-            yield Line("    else:")
-            yield Line(f"        {''.join(f'{self._names[edge]} = ' for edge in dead)}None")
+        `made` is None if the shortcut does not apply to these values, so that the nodes must be computed one by one.
+        """
+        self.scope[f"shortcut{number}"] = shortcut.call
+        reads = set(shortcut.inputs)
+        dead = dict.fromkeys(e for position in shortcut.nodes for e in self._dies[position] if e in reads)
+        return [
+            Line(f"    made = shortcut{number}({', '.join(map(self.name, shortcut.inputs))})"),
+            Line("    if made is not None:"),
+            Line(f"        {', '.join(map(self.name, shortcut.outputs))} = made"),
+            # Dropped as the replaced nodes would have done.
+            *([Line(f"        {''.join(f'{self._names[edge]} = ' for edge in dead)}None")] if dead else []),
+            Line("        del made"),
+            Line("    else:"),
+        ]
 
     def parameters(self, form: CodeVariant) -> tuple[str, ...]:
         """Return the parameters that functions of this form have besides values."""

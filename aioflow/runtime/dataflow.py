@@ -24,6 +24,7 @@ from aioflow.concurrency.stopping import BoundedWork, OffloadToThread, doing
 from aioflow.errors import InternalError
 from aioflow.graph.signature.arguments import places
 from aioflow.graph.traits import Role
+from aioflow.kernels.joinable import body_alone
 from aioflow.memory.values import Value
 from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode, RaisedLoop, kernel_error, to_keep
@@ -318,7 +319,7 @@ def _in_thread(step: Step, report: NodeReport | None, longest: _Longest, work: S
 def _computation(bound: BoundNode) -> Callable[[Sequence[Value], Step], Sequence[Value]]:
     """Return a function from the inputs of a node to its outputs."""
     # The form is chosen once per node, so that a step does no work that the node does not need.
-    call, collect, pack = bound.call, _collector(bound, bound.kernel.retains), _packer(bound)
+    call, collect, pack = body_alone(bound.call), _collector(bound, bound.kernel.retains), _packer(bound)
     if bound.kernel.sends:
         return lambda inputs, step: pack(call(inputs[0], step=step, tag=inputs[1]))
     if bound.kernel.takes_step:

@@ -130,20 +130,15 @@ class StrandCode:
         shortcut = by_start.get(pieces[0].start)
         indent = "    "
         if shortcut is not None:
-            output = self._writer.name(shortcut.output)
-            yield Line(f"    {output} = {self._writer.shortcut(number, shortcut)}")
-            # None: the shortcut does not apply to these values, so the nodes are computed one by one.
-            yield Line(f"    if {output} is None:")
+            yield from self._writer.shortcut(number, shortcut)
             indent *= 2
         yield Line(f"{indent}for part in parts{number}:")
         yield Line(f"{indent}    part({', '.join(('s', *parameters))})")
-        if shortcut is not None:
-            yield from self._writer.dropped_by(shortcut)
 
 
 def _sections(task: Task, found: Sequence[Shortcut]) -> tuple[list[range], list[Edge], bool]:
     """Return the arguments of `cut` after the task."""
     count = len(task.nodes)
     bounds = sorted({0, count, *(bound for each in found for bound in (each.nodes.start, each.nodes.stop))})
-    shared = [edge for each in found for edge in (*each.inputs, each.output)]
+    shared = [edge for each in found for edge in (*each.inputs, *each.outputs)]
     return [range(*pair) for pair in pairwise(bounds)] or [range(count)], shared, bool(found)

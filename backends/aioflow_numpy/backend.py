@@ -13,6 +13,7 @@ from aioflow.runtime.backend_api import Executor
 from aioflow.runtime.bind import BoundNode
 from aioflow.runtime.executor import shared_threads
 from aioflow_numpy import kernels as _kernels  # noqa: F401  # importing registers them
+from aioflow_numpy.compiled.small import joinable
 from aioflow_numpy.namespace import NumpyNamespace
 
 # The host's CPU as a device: NumPy's namespace, random generators and threads. Its arrays never leave host memory
@@ -41,7 +42,7 @@ class NumpyDevice:
 
     def bind(self, kernel: KernelDef, binding: Binding) -> tuple[KernelDef, KernelBody]:
         """Return the kernel unchanged, and its body for the node."""
-        return kernel, kernel.bind(binding)
+        return kernel, joinable(kernel, binding, kernel.bind(binding))
 
     def generator(self, seed: int, seed2: int) -> np.random.Generator:
         """Return a counter-based generator for the pair of seeds; (0, 0) takes a seed from the operating system."""

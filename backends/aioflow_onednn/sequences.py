@@ -29,7 +29,7 @@ _MOST: Final = 2**28  # bytes of all values together
 _FEWEST: Final = 2  # minimum nodes for a plan
 
 
-def join(members: Sequence[JoinedMember], inputs: int) -> KernelBody | None:
+def join(members: Sequence[JoinedMember], inputs: int, outputs: Sequence[int]) -> KernelBody | None:
     """Return the call of a run of nodes, or None if too few of them are oneDNN's; a `joinable.Joiner`."""
     return _Run(members, inputs) if sum(each.part is not None for each in members) >= _FEWEST else None
 

@@ -13,14 +13,14 @@ import aioflow as af
 from aioflow.graph.opdef import OPS, define_op
 from aioflow.graph.traits import elementwise
 from aioflow.kernels.joinable import Joinable, JoinedMember, given
-from aioflow.kernels.registry import KERNELS, Binding, binder
+from aioflow.kernels.registry import Binding, binder
 from aioflow.ops.apply import make
 
 AS_WRITTEN = af.SessionConfig(optimizations=False)
 
 
 class _Joined:
-    """A compiler of shortcuts that calls the nodes one by one and records the size of each run and the calls."""
+    """A joiner that calls the nodes one by one and records the size of each run and the calls."""
 
     def __init__(self) -> None:
         self.members: list[int] = []
@@ -31,7 +31,7 @@ class _Joined:
         self.members.clear()
         self.gives_up, self.calls = False, 0
 
-    def __call__(self, members: Sequence[JoinedMember], inputs: int) -> Callable[..., Any]:
+    def __call__(self, members: Sequence[JoinedMember], inputs: int, outputs: Sequence[int]) -> Callable[..., Any]:
         self.members.append(len(members))
 
         def call(*outside: Any) -> Any:
@@ -42,7 +42,8 @@ class _Joined:
             values = list(outside)
             for member in members:
                 values.append(member.call(*(given(item, values) for item in member.arguments)))
-            return values[-1]
+            made = [values[inputs + number] for number in outputs]
+            return made if len(made) > 1 else made[0]
 
         return call
 
@@ -50,18 +51,23 @@ class _Joined:
 JOINED = _Joined()
 ALONE: list[float] = []  # the first element of each input of a node that ran on its own
 
-if "TestJoinable" not in OPS:
-    define_op("TestJoinable", "x: T", "y: T", ["T: type"], traits=elementwise(), shape=lambda ctx: ctx.dims("x"))
 
-if not KERNELS.for_op("TestJoinable"):
+def _define(op: str, is_small: bool) -> None:
+    if op in OPS:
+        return
+    define_op(op, "x: T", "y: T", ["T: type"], traits=elementwise(), shape=lambda ctx: ctx.dims("x"))
 
-    @binder("TestJoinable", fresh=True)
+    @binder(op, fresh=True)
     def _joinable(binding: Binding) -> Any:
         def body(x: Any) -> Any:
             ALONE.append(float(x[0]))
             return x + 1
 
-        return Joinable(body, "part", lambda members, inputs: JOINED(members, inputs))
+        return Joinable(body, "part", JOINED, is_small)
+
+
+_define("TestJoinable", is_small=False)
+_define("TestSmall", is_small=True)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +80,10 @@ def fresh() -> Iterator[None]:
 
 def joinable(x: Any) -> Any:
     return make("TestJoinable", x)
+
+
+def small(x: Any) -> Any:
+    return make("TestSmall", x)
 
 
 def vector() -> Any:
@@ -207,3 +217,38 @@ async def test_long_strand_has_several_runs() -> None:
         np.testing.assert_array_equal(value, FED + 80 * number)
     assert JOINED.members == [80] * 5
     assert JOINED.calls == 5
+
+
+async def test_run_of_small_nodes_has_several_outputs() -> None:
+    x, y = vector(), vector()
+    first = small(x)
+    second = small(y)
+    third = small(second)
+    found = await run([third, af.tanh(first), second], {x: FED, y: FED * 2})
+    np.testing.assert_array_equal(found[0], FED * 2 + 2)
+    np.testing.assert_allclose(found[1], np.tanh(FED + 1), rtol=1e-6)
+    np.testing.assert_array_equal(found[2], FED * 2 + 1)
+    assert JOINED.members == [3]
+
+
+async def test_small_nodes_run_if_the_shortcut_declines() -> None:
+    x = vector()
+    first = small(x)
+    JOINED.gives_up = True
+    found = await run([first, small(first)], {x: FED})
+    np.testing.assert_array_equal(found, [FED + 1, FED + 2])
+    assert JOINED.calls == 1
+    assert ALONE == [1.0, 2.0]
+
+
+async def test_other_nodes_are_in_no_run_of_small_nodes() -> None:
+    x = vector()
+    np.testing.assert_allclose(await run(small(small(af.tanh(small(x)))), {x: FED}), np.tanh(FED + 1) + 2, rtol=1e-6)
+    assert JOINED.members == [1, 2]
+
+
+async def test_small_nodes_in_a_run_of_other_joinable_nodes_are_computed_by_that_run() -> None:
+    x = vector()
+    made = joinable(small(small(joinable(x))))
+    np.testing.assert_array_equal(await run(small(made), {x: FED}), FED + 5)
+    assert JOINED.members == [4, 1]

@@ -20,7 +20,7 @@ from aioflow.graph.dtypes import DType
 from aioflow.kernels.fused import Chain, FusedMember
 
 _WORTHWHILE: Final = 2  # members of a piece; a single one is as fast as a ufunc
-_TYPES: Final[Mapping[DType, str]] = {
+TYPES: Final[Mapping[DType, str]] = {
     dtypes.bool_: "unsigned char",
     dtypes.float32: "float",
     dtypes.float64: "double",
@@ -108,9 +108,7 @@ def pieces_of(chain: Chain, early: Collection[int]) -> list[int | ChainPiece]:
 
 
 def _has_c(member: FusedMember, known: Sequence[DType]) -> bool:
-    return bool(member.kernel.exact_c) and all(
-        t in _TYPES for t in (member.dtype, *(known[i] for i in member.operands))
-    )
+    return bool(member.kernel.exact_c) and all(t in TYPES for t in (member.dtype, *(known[i] for i in member.operands)))
 
 
 def _piece(chain: Chain, members: tuple[int, ...]) -> ChainPiece:
@@ -142,17 +140,17 @@ def _function(
 ) -> str:
     kinds = {i: extents.get(i, OperandExtent.ALL) for i in piece.reads}
     parameters = ["__PTRDIFF_TYPE__ rows", "__PTRDIFF_TYPE__ width"]
-    parameters += [f"const {_TYPES[known[i]]} *a{i}" for i in piece.reads]
-    parameters += [f"{_TYPES[known[i]]} *o{i}" for i in piece.makes]
-    once = [f"const {_TYPES[known[i]]} v{i} = *a{i};" for i, kind in kinds.items() if kind is OperandExtent.ONE]
+    parameters += [f"const {TYPES[known[i]]} *a{i}" for i in piece.reads]
+    parameters += [f"{TYPES[known[i]]} *o{i}" for i in piece.makes]
+    once = [f"const {TYPES[known[i]]} v{i} = *a{i};" for i, kind in kinds.items() if kind is OperandExtent.ONE]
     places = {OperandExtent.ALL: "row + i", OperandExtent.ROW: "i"}
-    lines = [f"const {_TYPES[known[i]]} v{i} = a{i}[{places[k]}];" for i, k in kinds.items() if k in places]
+    lines = [f"const {TYPES[known[i]]} v{i} = a{i}[{places[k]}];" for i, k in kinds.items() if k in places]
     for at in piece.members:
         member = chain.members[at]
         # In a C form, `(T)` stands for the dtype of the first operand.
-        kind = f"({_TYPES[known[member.operands[0]]]})"
+        kind = f"({TYPES[known[member.operands[0]]]})"
         text = member.kernel.exact_c.format(*(f"v{i}" for i in member.operands)).replace("(T)", kind)
-        lines.append(f"const {_TYPES[member.dtype]} v{chain.inputs + at} = {text};")
+        lines.append(f"const {TYPES[member.dtype]} v{chain.inputs + at} = {text};")
     lines += [f"o{i}[row + i] = v{i};" for i in piece.makes]
     return "\n".join(
         [
