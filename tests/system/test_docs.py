@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -32,8 +33,14 @@ def _blocks(text: str, language: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, match.start()) + 2, match[3]
 
 
-README = [code for _, code in _blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python")]
-FIRST, TRAIN, SERVICE, COROUTINE, DEVICES = README
+def _programs(page: Path) -> list[str]:
+    return [code for _, code in _blocks(page.read_text(encoding="utf-8"), "python")]
+
+
+(README,) = _programs(ROOT / "README.md")
+SERVICE, TRAIN = _programs(ROOT / "docs" / "web.md")
+(EXPORT, *_) = _programs(ROOT / "docs" / "models.md")
+(DEVICES,) = _programs(ROOT / "docs" / "howto" / "devices.md")
 
 
 def _output(code: str, folder: Path) -> tuple[str, str]:
@@ -52,24 +59,39 @@ def _output(code: str, folder: Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_first_readme_program_learns(tmp_path: Path) -> None:
-    printed, logged = _output(FIRST, tmp_path)
-    *losses, prediction = printed.split("\n")[:-1]
-    values = [float(line) for line in losses]
-    assert len(values) == 10
-    assert values == sorted(values, reverse=True), "the loss falls"
-    assert prediction.startswith("[[")
-    assert logged == ""
+@pytest.fixture
+async def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the `model.onnx` that docs/models.md exports."""
+    monkeypatch.chdir(tmp_path)
+    with af.Graph().as_default():
+        await eval(compile(EXPORT, "models.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), {})
+    return tmp_path
 
 
-def test_readme_program_with_a_coroutine_runs(tmp_path: Path) -> None:
-    printed, logged = _output(COROUTINE, tmp_path)
-    assert printed.count("dtype=float32") == 2
-    assert "nan" not in printed
-    assert logged == ""
+def test_readme_service_answers_with_an_onnx_model(exported: Path) -> None:
+    (exported / "service.py").write_text(README, encoding="utf-8")
+    with _served(exported) as url, httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client:
+        answer = client.post("/predict", json=[[1.0, 2.0, 3.0, 4.0]])
+        assert (answer.status_code, answer.json()) == (200, [[0.5, 0.5]])
+        assert client.post("/predict", json=["x"]).status_code == 422
 
 
-def test_readme_program_with_two_devices_logs_placements(tmp_path: Path) -> None:
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """Run `service.py` with uvicorn, yield its address, and check that it ends without complaints."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with program(
+        *("-m", "uvicorn", "service:app", "--port", "0"), cwd=folder, env=environment, stderr=subprocess.STDOUT
+    ) as process:
+        assert process.stdout is not None
+        yield next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line)))
+        process.terminate()
+        rest, _ = process.communicate(timeout=SECONDS)
+    assert "Traceback" not in rest
+    assert "Warning" not in rest
+
+
+def test_program_with_two_devices_logs_placements(tmp_path: Path) -> None:
     printed, logged = _output(DEVICES, tmp_path)
     devices, total = printed.splitlines()
     assert devices.count("device:CPU") == 2
@@ -77,35 +99,25 @@ def test_readme_program_with_two_devices_logs_placements(tmp_path: Path) -> None
     assert re.search(r"^MatMul: \(MatMul\): \S+/device:CPU:0$", logged, re.MULTILINE)
 
 
-def test_readme_web_service_serves_the_model_of_the_training_program(tmp_path: Path) -> None:
+def test_web_service_serves_the_model_of_the_training_program(tmp_path: Path) -> None:
     """Check answers to valid requests, and that the errors of malformed ones are explained without internals."""
     printed, logged = _output(TRAIN, tmp_path)
     assert "saved as model/digits" in printed
     assert logged == ""
     (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with program(
-        *("-m", "uvicorn", "service:app", "--port", "0"), cwd=tmp_path, env=environment, stderr=subprocess.STDOUT
-    ) as process:
-        assert process.stdout is not None
-        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line)))
-        with httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client:
-            digits = load_digits()
-            answer = client.post("/predict", json=digits.images[:500].tolist())
-            assert answer.status_code == 200
-            assert np.mean(np.argmax(answer.json(), axis=1) == digits.labels[:500]) > 0.9
-            for body, text in BAD_INPUT.items():
-                answer = client.post("/predict", content=body)
-                assert answer.status_code == 400, answer.text
-                assert text in answer.text
-                assert str(tmp_path) not in answer.text
-                assert "service.py" not in answer.text
-            _begin_a_request_and_go(httpx.URL(url))
-            assert client.post("/predict", json=[[0.5] * 64]).status_code == 200
-        process.terminate()
-        rest, _ = process.communicate(timeout=SECONDS)
-    assert "Traceback" not in rest
-    assert "Warning" not in rest
+    with _served(tmp_path) as url, httpx.Client(base_url=url, trust_env=False, timeout=SECONDS) as client:
+        digits = load_digits()
+        answer = client.post("/predict", json=digits.images[:500].tolist())
+        assert answer.status_code == 200
+        assert np.mean(np.argmax(answer.json(), axis=1) == digits.labels[:500]) > 0.9
+        for body, text in BAD_INPUT.items():
+            answer = client.post("/predict", content=body)
+            assert answer.status_code == 400, answer.text
+            assert text in answer.text
+            assert str(tmp_path) not in answer.text
+            assert "service.py" not in answer.text
+        _begin_a_request_and_go(httpx.URL(url))
+        assert client.post("/predict", json=[[0.5] * 64]).status_code == 200
 
 
 def _begin_a_request_and_go(url: httpx.URL) -> None:
@@ -131,7 +143,7 @@ BAD_INPUT = {
 def test_documented_programs_pass_the_type_checker(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is of the extra `types`: `tox -e types` runs this")
     extending = "\n\n".join(code for _, code in _blocks((ROOT / "docs" / "extending.md").read_text("utf-8"), "python"))
-    programs = [*README, extending]
+    programs = [README, SERVICE, TRAIN, DEVICES, *_programs(ROOT / "docs" / "howto" / "coroutines.md"), extending]
     files = [tmp_path / f"program_{number}.py" for number in range(len(programs))]
     for file, code in zip(files, programs, strict=True):
         file.write_text(code, encoding="utf-8")

@@ -26,6 +26,8 @@ DOCS: Final = ROOT / "docs"
 # Each page of the tutorial continues where the one before ended.
 TUTORIAL: Final = ["graph", "training", "queues", "checkpoints", "command_line", "service", "processes"]
 ALONE: Final = [
+    "comparison.md",
+    "faq.md",
     "index.md",
     "quickstart.md",
     "embeddings.md",
@@ -37,8 +39,9 @@ ALONE: Final = [
 ELSEWHERE: Final = {
     "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "training.md"],
     "tests/system/test_cluster_page.py": ["cluster.md"],
-    "tests/system/test_docs.py": ["simulation.md", "training.md"],
+    "tests/system/test_docs.py": ["simulation.md", "training.md", "web.md"],
     "tests/system/test_documented_programs.py": ["serving.md"],
+    "tests/system/test_troubleshooting.py": ["troubleshooting.md"],
     "tests/test_extend.py": ["extending.md"],
 }
 SHELL: Final = [
