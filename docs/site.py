@@ -41,6 +41,7 @@ _PUBLIC: Final = re.compile(r"^<!-- public: (?P<module>[\w.]+)(?:, (?P<which>[\w
 _SHARED: Final = re.compile(
     r"<b><code>((?:<[^>]*>)?\w+,(?:</\w+>)?)</code></b>\s*\(<code>\(?((?:(?!</code>).)*?)\)?</code>\)"
 )
+WIDE: Final = {"comparison.md"}  # pages with a table that needs the width of the table of contents
 _HERO: Final = """\
 <div class="hero" markdown>
 
@@ -48,7 +49,7 @@ _HERO: Final = """\
 
 # aioflow
 
-Run, serve and train models inside your asyncio program.
+Models inside your asyncio program: awaited, batched, and out of the event loop's way.
 { .hero-line }
 
 [Quickstart](quickstart.md){ .md-button .md-button--primary } [Comparison](comparison.md){ .md-button }
@@ -75,7 +76,7 @@ TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "aioflow.train": {
         "Optimizers": "Optimizer GradientDescentOptimizer MomentumOptimizer AdamOptimizer *Optimizer",
-        "Learning rates, steps and averages": "*_decay* piecewise_constant* *global_step* ExponentialMovingAverage",
+        "Learning rates, steps and averages": "piecewise_constant *_decay* *global_step* ExponentialMovingAverage",
         "Monitored sessions": "MonitoredTrainingSession MonitoredSession *Session Scaffold SessionRun* *Hook *Listener "
         "SessionManager *Creator Supervisor *Timer NanLoss* CheckpointedInput InputSource SeekableFeeds",
         "Checkpoints and graphs": "Saver *Saver* *heckpoint* *_variable* *graph",
@@ -104,6 +105,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if page.file.src_uri == "index.md":
         page.meta["hide"] = ["navigation", "toc"]
         markdown = _HERO + markdown.partition("next.\n")[2]
+    elif page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
