@@ -286,7 +286,7 @@ def _public_names(modules: Iterable[str]) -> Mapping[str, str]:
 
 
 def _public(name: str, names: Mapping[str, str]) -> str:
-    """Return the public name of an object or of its member; the same name if there is none."""
+    """Return the public name of an object or of its member; the name itself for others."""
     at = len(name)
     while at > 0:
         if name[:at] in names:

@@ -190,6 +190,8 @@ async def test_compatibility_page_reads_a_tensorflow_graph(tmp_path: Path, monke
 
 
 PASTED = {
+    "models": [code for _, code in _blocks((ROOT / "docs" / "models.md").read_text("utf-8"), "python")],
+    "recomputation": [RECOMPUTED],
     "training": PIECES,
     "distributed": [
         code
@@ -218,6 +220,17 @@ def test_compatibility_page_is_up_to_date() -> None:
     missing = text.partition("Missing: ")[2].partition("\n\n")[0]
     assert "`ConfigProto`" in missing
     assert "`matmul`" not in missing
+
+
+def test_readme_fits_a_few_screens() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").iterdir()), ids=lambda path: path.name)
+def test_picture_is_small_and_shown(picture: Path) -> None:
+    assert picture.stat().st_size <= 200_000
+    pages = [*DOCUMENTS, ROOT / "mkdocs.yml"]
+    assert any(f"pictures/{picture.name}" in page.read_text(encoding="utf-8") for page in pages)
 
 
 def _prose(text: str) -> str:
