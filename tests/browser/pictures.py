@@ -113,7 +113,7 @@ async def status_page(browser: Chromium, dark: bool) -> bytes:
 async def documentation(browser: Chromium, dark: bool) -> bytes:
     """Take a page of the documentation site."""
     with _served(_site()) as url:
-        tab = await browser.open(f"{url}/howto/batch/", 1280, 860, dark)
+        tab = await browser.open(f"{url}/howto/batch/", 1280, 815, dark)
         await tab.until("document.readyState === 'complete'")
         await asyncio.sleep(1)
         return await _visible(tab)
@@ -160,14 +160,13 @@ def _served(folder: str) -> Iterator[str]:
 
 
 def optimized(png: bytes) -> bytes:
-    """Return a picture with at most 128 colors, which pages of text need no more than.
+    """Return a picture in fewer bytes.
 
     Raises:
         ValueError: the picture is larger than `LIMIT` all the same.
     """
     out = io.BytesIO()
-    picture = Image.open(io.BytesIO(png)).convert("RGB")
-    picture.quantize(128, dither=Image.Dither.NONE).save(out, "PNG", optimize=True)
+    Image.open(io.BytesIO(png)).convert("RGB").save(out, "PNG", optimize=True)
     if len(out.getvalue()) > LIMIT:
         raise ValueError(f"the picture has {len(out.getvalue()):,} bytes; at most {LIMIT:,} are allowed")
     return out.getvalue()
