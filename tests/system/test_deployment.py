@@ -21,7 +21,6 @@ import yaml
 
 import aioflow as af
 from aioflow.cli import serve
-from aioflow.cli.arguments import Parser
 from tests.support.follow import blocks
 from tests.support.processes import SECONDS, program
 
@@ -40,7 +39,7 @@ def _manifests(page: Path) -> list[Any]:
 
 
 def _options(words: list[str]) -> argparse.Namespace:
-    parser = Parser(prog="aioflow")
+    parser = argparse.ArgumentParser(prog="aioflow")
     serve.add_parser(parser.add_subparsers())
     return parser.parse_args(words)
 
