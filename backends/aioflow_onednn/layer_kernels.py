@@ -17,7 +17,7 @@ from aioflow.kernels.registry import Binding, KernelBody
 from aioflow.memory.values import Array, Shape, Value
 from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy.conv_shapes import AxisPads, windows
-from aioflow_onednn import batch_products, normalization, pooling
+from aioflow_onednn import batch_products, local_response, normalization, pooling
 from aioflow_onednn import softmax as softmaxes
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.parts import ConcatPart, PoolPart
@@ -202,3 +202,35 @@ def batch_norm_grad(binding: Binding, plain: KernelBody) -> KernelBody:
         return made.reshape(x.shape), by_scale, by_shift, np.zeros(0, np.float32), np.zeros(0, np.float32)
 
     return body
+
+
+def _lrn_of(binding: Binding) -> local_response.LrnSpec:
+    radius, numbers = int(binding.attrs["depth_radius"]), (float(binding.attrs[n]) for n in ("bias", "alpha", "beta"))
+    return local_response.LrnSpec(radius, *numbers)
+
+
+@faster("LRN")
+def lrn(binding: Binding, plain: KernelBody) -> KernelBody:
+    spec = _lrn_of(binding)
+
+    def body(image: Array) -> Value:
+        if image.ndim != 4 or image.size < local_response.WORTHWHILE:
+            return plain(image)
+        made = local_response.forward(_flat(image), spec)
+        return plain(image) if made is None else made.reshape(image.shape)
+
+    return body if spec.fits else plain
+
+
+@faster("LRNGrad")
+def lrn_grad(binding: Binding, plain: KernelBody) -> KernelBody:
+    spec = _lrn_of(binding)
+
+    def body(grads: Array, image: Array, output: Array) -> Value:
+        fits = image.ndim == 4 and grads.shape == image.shape == output.shape
+        if not fits or image.size < local_response.WORTHWHILE:
+            return plain(grads, image, output)
+        made = local_response.gradient(_flat(grads), _flat(image), _flat(output), spec)
+        return plain(grads, image, output) if made is None else made.reshape(image.shape)
+
+    return body if spec.fits else plain

@@ -138,6 +138,12 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         *(c_int64, c_float, c_float, c_float),
         c_void_p,
     ),
+    "lrn_backward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 3,
+        *(c_int64, c_float, c_float, c_float),
+        *(c_void_p,) * 2,
+    ),
     "convolution_forward_primitive_desc_create": (
         *(_HANDLE, c_void_p, c_int, c_int),
         *(c_void_p,) * 4,

@@ -114,6 +114,7 @@ class Primitive:
     Attributes:
         threads: As the argument.
         is_by_products: Whether it is computed by matrix products, whose partition depends on the number of threads.
+        is_reference: Whether it is computed by oneDNN's slow reference implementation.
         may_vary: Whether the order of additions may depend on the number of threads.
         scratch: Bytes of scratch memory for a run.
         runs, usual, missed, most_missed: As for `team.Computation`.
@@ -132,6 +133,7 @@ class Primitive:
         owned: list[tuple[str, int]] = [("primitive_desc_destroy", descriptor)]
         weakref.finalize(self, _destroy, library, owned).atexit = False
         implementation = library.implementation(descriptor)
+        self.is_reference = implementation.startswith("ref")
         self.is_by_products, self.may_vary = "gemm" in implementation, implementation.startswith(_VARYING)
         self._handle = library.made("primitive_create", descriptor, threads=threads)
         owned.insert(0, ("primitive_destroy", self._handle))

@@ -81,7 +81,22 @@ def batch_product(rng: np.random.Generator) -> Case:
     return Case(str(rng.choice(["BatchMatMul", "BatchMatMulV2"])), {"adj_x": a, "adj_y": b}, (left, right), inner)
 
 
-LAYERS = (pool, softmax, batch_norm, batch_product)
+def lrn(rng: np.random.Generator) -> Case:
+    """Return a local response normalization or its gradient, mostly with attributes for which oneDNN has fast code."""
+    channels = 8 * int(rng.integers(2, 13)) if rng.integers(4) else int(rng.integers(1, 40))
+    image = odd(rng, normal(rng, *(int(rng.integers(1, 9)) for _ in range(3)), channels), 1e10)
+    attrs: dict[str, Any] = {"depth_radius": int(rng.choice([0, 1, 2, 2, 3, 4, 5, 7, 50]))}
+    attrs |= {name: float(rng.choice(values)) for name, values in _LRN.items()}
+    if rng.integers(2):
+        return Case("LRN", attrs, (image,), 10)
+    made = body("LRN", attrs, (image,), reproducible=True)(image)
+    if not rng.integers(8):  # not the result of the normalization
+        made = normal(rng, *image.shape)
+    return Case("LRNGrad", attrs, (odd(rng, normal(rng, *image.shape), np.inf), image, made), 100)
+
+
+_LRN = {"bias": [1.0, 1.0, 2.0, 0.0], "alpha": [1.0, 1e-4, 0.2], "beta": [0.75, 0.75, 0.75, 0.5, 1.0]}
+LAYERS = (pool, softmax, batch_norm, batch_product, lrn)
 
 
 def layers(seed: int, count: int) -> list[Case]:

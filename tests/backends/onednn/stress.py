@@ -41,6 +41,7 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
         conv_blocks,
         forward,
         kernels,
+        local_response,
         normalization,
         pooling,
         products,
@@ -59,13 +60,14 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
     put(team, "_TRIALS", 0)
     put(team, "_SHORT", 0)
     put(conv_blocks, "_CHANNELS", 4)
-    for module in (products, softmaxes, normalization):
+    for module in (products, softmaxes, normalization, local_response):
         put(module, "WORTHWHILE", 1)
-    for module in (batch_products, normalization, pooling, softmaxes):
+    for module in (batch_products, normalization, pooling, softmaxes, local_response):
         put(module, "_BLOCK", 2**9)
     put(pooling, "_SLOW_BLOCK", 2**9)
     put(pooling, "_CACHED", 2**9)
     put(softmaxes, "_CACHED", 2**9)
+    put(local_response, "_CACHED", 2**9)
     put(normalization, "_MANY", 2**6)
     put(normalization, "_SUMMED", 2**4)
 
