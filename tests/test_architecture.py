@@ -131,6 +131,7 @@ PATTERNS: Final = frozenset(
         "aioflow.compiler.optimize.fuse_bias._ACTIVATIONS",
         "aioflow.compiler.optimize.fuse_bias._SUMS",
         "aioflow.compiler.optimize.fuse_bias._SWISH",
+        "aioflow.compiler.optimize.fuse_integers._FUSED",
         "aioflow.compiler.optimize.shapes._REDUCTIONS",
         "aioflow.compiler.optimize.shapes._RULES",
         "aioflow.compiler.optimize.shapes._VALUES",

@@ -326,6 +326,8 @@ PRODUCTS: Final[Mapping[str, str]] = {
     "_FusedMatMul": "MatMul",
     "_FusedConv2D": "Conv2D",
     "_FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",
+    "_IntegerMatMul": "MatMul",
+    "_IntegerBatchMatMulV2": "BatchMatMulV2",
 }
 
 
@@ -340,3 +342,31 @@ def fused_product(binding: Binding) -> KernelBody:
         return lambda left, right, args: product(left, right)
     finish = epilogue
     return lambda left, right, args: finish((product(left, right), *args))
+
+
+def integer_product_alone(binding: Binding) -> KernelBody:
+    """Return the product of an `_IntegerMatMul` or `_IntegerBatchMatMulV2`, as a function of the converted factors."""
+    op, dtype = PRODUCTS[binding.op_type], binding.attrs["T"]
+    alone = replace(
+        binding,
+        op_type=op,
+        attrs=implied_attrs(op, (dtype, dtype), dtype) or {},
+        input_dtypes=(dtype, dtype),
+        input_dims=binding.input_dims[:2],
+        constants=(None, binding.constants[1] if binding.attrs["Tb"] is dtype else None),
+    )
+    return naming(binding, KERNELS.get(op, binding.backend.device_type, alone.attrs).bind(alone))
+
+
+@binder("_IntegerMatMul", fresh=True)
+@binder("_IntegerBatchMatMulV2", fresh=True)
+def integer_product(binding: Binding) -> KernelBody:
+    product, dtype = integer_product_alone(binding), binding.attrs["T"].np_dtype
+
+    def body(a: Array, b: Array, zeros: Sequence[Array]) -> Value:
+        made = a.astype(dtype)
+        for zero in zeros:
+            made -= zero
+        return product(made, b.astype(dtype, copy=False))
+
+    return body

@@ -68,6 +68,22 @@ define_op(
     made_by="compiler",
     traits=product(cost=MATRIX_PRODUCT),
 )
+# A product of `a` less the zero point, if there is one (a scalar), and `b`, both converted to `T`.
+for _name in ("_IntegerMatMul", "_IntegerBatchMatMulV2"):
+    define_op(
+        _name,
+        "a: Ta, b: Tb, zeros: num_zeros*T",
+        "product: T",
+        [
+            "Ta: {int8, uint8}",
+            "Tb: {int8, uint8, float32, float64}",
+            "T: {float32, float64}",
+            "num_zeros: int >= 0",
+            *_ORIGINS,
+        ],
+        made_by="compiler",
+        traits=product(cost=MATRIX_PRODUCT),
+    )
 _WINDOWS: Final = [
     "strides: list(int)",
     "padding: {'SAME', 'VALID', 'EXPLICIT'}",

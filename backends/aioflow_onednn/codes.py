@@ -22,6 +22,9 @@ class DataType(IntEnum):
 
     BF16 = 2
     F32 = 3
+    S32 = 4
+    S8 = 5
+    U8 = 6
 
 
 class PropKind(IntEnum):

@@ -25,7 +25,7 @@ from aioflow.memory.values import Array, Shape, Value
 from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy.conv_shapes import AxisPads, Windows, from_nhwc, shape_to_nhwc, to_nhwc, windows
 from aioflow_numpy.threads import thread_count
-from aioflow_onednn import convolutions, half_products, products
+from aioflow_onednn import convolutions, half_products, integer_products, products
 from aioflow_onednn.choices import CHOICES
 from aioflow_onednn.epilogues import activated_of, finish_of, without_bias
 from aioflow_onednn.filters import Filters, PackedFilter
@@ -54,6 +54,31 @@ def matmul_of_halves(binding: Binding, plain: KernelBody) -> KernelBody:
     if not half_products.are_quicker():
         return plain
     return _product(binding, plain, half_products.matmul, 1, half_products.WORTHWHILE)
+
+
+@_faster("_IntegerMatMul")
+@_faster("_IntegerMatMul", dtype="float64")
+@_faster("_IntegerBatchMatMulV2")
+@_faster("_IntegerBatchMatMulV2", dtype="float64")
+def matmul_of_integers(binding: Binding, plain: KernelBody) -> KernelBody:
+    constant, dtype, limits = binding.constants[1], binding.attrs["T"].np_dtype, binding.attrs["Ta"]
+    if constant is None or not integer_products.are_quicker():
+        return plain
+    known: list[integer_products.IntegerWeights | None] = []  # converted by the first step that needs them
+
+    def body(a: Array, b: Array, zeros: Sequence[Array]) -> Value:
+        zero = float(zeros[0]) if zeros else 0.0
+        if a.ndim < 2 or a.shape[-1] != len(b) or a.size * b.shape[1] < integer_products.WORTHWHILE:
+            return plain(a, b, zeros)
+        if not known:
+            known.append(integer_products.integer_weights(constant))
+        weights = known[0]
+        if weights is None or not (zero.is_integer() and limits.min <= zero <= limits.max):
+            return plain(a, b, zeros)
+        left = in_one_piece(a).reshape(-1, a.shape[-1])
+        return integer_products.matmul(left, weights, int(zero), dtype).reshape(*a.shape[:-1], b.shape[1])
+
+    return body
 
 
 def _product(

@@ -68,8 +68,10 @@ class ExecArgument(ctypes.Structure):
     _fields_ = (("code", c_int), ("memory", c_void_p))
 
 
-# Of dnnl_cpu_isa_t: dnnl_cpu_isa_avx512_core beyond dnnl_cpu_isa_avx2, and dnnl_cpu_isa_avx512_core_bf16 beyond that.
+# Of dnnl_cpu_isa_t: dnnl_cpu_isa_avx512_core beyond dnnl_cpu_isa_avx2; dnnl_cpu_isa_avx2_vnni and
+# dnnl_cpu_isa_avx512_core_vnni beyond these two; and dnnl_cpu_isa_avx512_core_bf16 beyond the last.
 _AVX512: Final = 0x20
+_VNNI: Final = 0x8 | 0x40
 _BF16: Final = 0x80
 _HANDLE: Final = POINTER(c_void_p)
 _DIMS: Final = POINTER(c_int64)
@@ -191,6 +193,7 @@ class Library:
         path: As the argument.
         version: Version of the library.
         has_wide_vectors: Whether it computes with vectors of 512 bits.
+        has_int8: Whether it has instructions that add products of 8-bit integers exactly.
         has_bfloat16: Whether it has instructions for bfloat16.
         has_team: Whether OpenMP's threads may be used: they sleep after spinning for a moment, and can be ended.
         engine: Handle of the engine.
@@ -213,6 +216,7 @@ class Library:
         self._functions = {name: self._function(name, types) for name, types in _SIGNATURES.items()}
         instructions = self._library.dnnl_get_effective_cpu_isa()
         self.has_wide_vectors, self.has_bfloat16 = bool(instructions & _AVX512), bool(instructions & _BF16)
+        self.has_int8 = bool(instructions & _VNNI)
         self._threads, self._set_threads = self._openmp()
         self._ended_by = self._pause()
         self.has_team = is_so and self.version.runtime == CpuRuntime.OPENMP and self._ended_by is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from aioflow.graph.dtypes import float32, int32
+from aioflow.graph.dtypes import as_dtype, float32, int32
 from aioflow.graph.opdef import OPS
 from aioflow.kernels.registry import KERNELS, Binding
 from aioflow.kernels.resources import ResourceManager
@@ -21,7 +21,7 @@ def body(op: str, attrs: dict[str, Any], inputs: tuple[Any, ...], *, reproducibl
     definition = OPS.get(op)
     every = {name: attr.default for name, attr in definition.attrs.items() if attr.default is not None}
     every |= {"T": float32, **attrs}
-    dtypes = tuple(int32 if isinstance(value, tuple) else float32 for value in flat(inputs))
+    dtypes = tuple(int32 if isinstance(value, tuple) else as_dtype(value.dtype) for value in flat(inputs))
     unknown = (None,) * len(dtypes)
     known, outputs = constants or unknown, len(definition.outputs)
     binding = Binding(
@@ -40,7 +40,7 @@ class Case:
         op: The op.
         attrs: Its attributes.
         inputs: Its inputs; a list is one argument, a tuple of integers a shape.
-        depth: Number of products that are summed for one element.
+        depth: Number of products that are summed for one element; 0 if the sums are exact.
     """
 
     op: str
@@ -63,6 +63,8 @@ class Case:
             return False
         if expected.flags.c_contiguous and not made.flags.c_contiguous:
             return False
+        if not self.depth:
+            return np.array_equal(made, expected)
         loss = 2e-6 * self.depth**0.5 + 2e-7 * self.depth
         return np.allclose(made, expected, rtol=1e-4, atol=loss, equal_nan=True)
 
@@ -165,3 +167,22 @@ def convolution(rng: np.random.Generator, most: int = 20) -> Case:
         case _:
             inputs = (normal(rng, *image), kernel_shape, normal(rng, *made))
             return Case(f"{name}BackpropFilter", attrs, inputs, n * oh * ow)
+
+
+def integer_product(rng: np.random.Generator) -> Case:
+    """Return a product of 8-bit integers with weights, some of which are not 8-bit integers, less a zero point."""
+    batch = [int(rng.integers(1, 4))] * int(rng.integers(2))
+    rows, inner, columns = (int(rng.integers(1, limit)) for limit in (200, 200, 100))
+    kind = np.dtype(rng.choice(["uint8", "int8"]))
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    a = rng.integers(least, most + 1, (*batch, rows, inner), kind)
+    dtype = np.dtype(rng.choice(["float32", "float64"]))
+    b = rng.integers(-128, 128, (inner, columns)).astype(rng.choice([dtype, np.dtype(np.int8)]))
+    if b.dtype == dtype and not rng.integers(8):
+        b.flat[rng.integers(b.size)] = rng.choice([128, -129, 0.5])
+    zeros = [np.asarray(rng.integers(least, most + 1), dtype)] * int(rng.integers(2))
+    if zeros and not rng.integers(8):
+        zeros = [np.asarray(rng.choice([least - 1, most + 1, 0.5]), dtype)]
+    attrs: dict[str, Any] = {"T": as_dtype(dtype), "Ta": as_dtype(kind), "Tb": as_dtype(b.dtype)}
+    attrs |= {"num_zeros": len(zeros), "nodes": ["0"], "sources": ["0"]}
+    return Case("_IntegerBatchMatMulV2" if batch else "_IntegerMatMul", attrs, (a[..., ::-1], b, zeros), 0)

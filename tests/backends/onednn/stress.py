@@ -40,6 +40,7 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
         batch_products,
         conv_blocks,
         forward,
+        integer_products,
         kernels,
         local_response,
         normalization,
@@ -60,9 +61,9 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
     put(team, "_TRIALS", 0)
     put(team, "_SHORT", 0)
     put(conv_blocks, "_CHANNELS", 4)
-    for module in (products, softmaxes, normalization, local_response):
+    for module in (products, integer_products, softmaxes, normalization, local_response):
         put(module, "WORTHWHILE", 1)
-    for module in (batch_products, normalization, pooling, softmaxes, local_response):
+    for module in (batch_products, integer_products, normalization, pooling, softmaxes, local_response):
         put(module, "_BLOCK", 2**9)
     put(pooling, "_SLOW_BLOCK", 2**9)
     put(pooling, "_CACHED", 2**9)
@@ -81,7 +82,7 @@ def stress(seed: int, count: int) -> Counter[str]:
     from aioflow.concurrency.stopping import Stoppable, Stopped, doing
     from aioflow.errors import InternalError
     from aioflow_onednn.library import library
-    from tests.backends.onednn.random_cases import convolution, flat, fused, product
+    from tests.backends.onednn.random_cases import convolution, flat, fused, integer_product, product
     from tests.backends.onednn.random_layers import LAYERS
 
     chance = random.Random(seed)
@@ -102,7 +103,7 @@ def stress(seed: int, count: int) -> Counter[str]:
 
     def one(number: int) -> str:
         rng = np.random.default_rng((seed, number))
-        makers = (product, convolution, convolution, *LAYERS)
+        makers = (product, integer_product, convolution, convolution, *LAYERS)
         case = makers[number % len(makers)](rng)
         case = fused(case, rng) if rng.integers(2) else case
         said = f"case {number} of seed {seed}: {case.op} {case.attrs} {[np.shape(each) for each in flat(case.inputs)]}"
