@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import numpy as np
+
 from aioflow.errors import InvalidArgumentError, OpError, SourceLine
-from aioflow.graph.dtypes import DType
+from aioflow.graph.dtypes import DType, int32
 from aioflow.graph.opdef import OPS, traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.signature.attributes import Attrs
@@ -368,5 +370,32 @@ def integer_product(binding: Binding) -> KernelBody:
         for zero in zeros:
             made -= zero
         return product(made, b.astype(dtype, copy=False))
+
+    return body
+
+
+def mean_of_rows(binding: Binding) -> Callable[[Array], Array]:
+    """Return the mean along the last axis for a `_LayerNorm`, which has the bits of the node's."""
+    dtype, axes = binding.attrs["T"], (-1,)
+    alone = replace(
+        binding,
+        op_type="Mean",
+        attrs={"T": dtype, "Tidx": int32, "keep_dims": True},
+        input_dtypes=(dtype, int32),
+        input_dims=(binding.input_dims[0], (1,)),
+        constants=(None, np.array(axes, np.int32)),
+    )
+    mean = KERNELS.get("Mean", binding.backend.device_type, alone.attrs).bind(alone)
+    return lambda x: mean(x, axes)
+
+
+@binder("_LayerNorm", fresh=True)
+def layer_norm(binding: Binding) -> KernelBody:
+    xp, mean, epsilon = binding.xp, mean_of_rows(binding), binding.attrs["T"].np_dtype.type(binding.attrs["epsilon"])
+
+    def body(x: Array, scale: Array, offset: Array) -> Value:
+        deviation = x - mean(x)
+        inverse = xp.reciprocal(xp.sqrt(mean(xp.square(deviation)) + epsilon))
+        return deviation * inverse * scale + offset
 
     return body

@@ -16,7 +16,7 @@ from typing import Final
 from aioflow.graph.costs import Cost, Operand, moved
 from aioflow.graph.opdef import define_op
 from aioflow.graph.signature.attributes import Attrs
-from aioflow.graph.traits import elementwise, product
+from aioflow.graph.traits import elementwise, product, reading, reduction
 from aioflow.ops.linalg.products import MATRIX_PRODUCT
 from aioflow.ops.nn.windows import convolution, depthwise
 
@@ -67,6 +67,15 @@ define_op(
     ["transpose_a: bool = False", "transpose_b: bool = False", *_EPILOGUE],
     made_by="compiler",
     traits=product(cost=MATRIX_PRODUCT),
+)
+# (x - mean) * rsqrt(variance + epsilon) * scale + offset, along the last axis.
+define_op(
+    "_LayerNorm",
+    "x: T, scale: T, offset: T",
+    "y: T",
+    ["T: {float32}", "epsilon: float"],
+    made_by="compiler",
+    traits=reduction(cost=reading(4)),
 )
 # A product of `a` less the zero point, if there is one (a scalar), and `b`, both converted to `T`.
 for _name in ("_IntegerMatMul", "_IntegerBatchMatMulV2"):

@@ -23,6 +23,7 @@ from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy import convolution, pooling
 from aioflow_numpy import fused_blocks as _fused  # noqa: F401  # importing registers its kernels
 from aioflow_numpy import integer_products as _integer_products  # noqa: F401
+from aioflow_numpy import layer_norm as _layer_norm  # noqa: F401
 from aioflow_numpy import volume_kernels as _volume_kernels  # noqa: F401
 from aioflow_numpy.compiled import updates as _compiled_updates  # noqa: F401  # importing registers its kernels
 from aioflow_numpy.conv_shapes import AxisPads

@@ -17,7 +17,7 @@ from aioflow.kernels.registry import Binding, KernelBody
 from aioflow.memory.values import Array, Shape, Value
 from aioflow.ops.nn.geometry import Pair
 from aioflow_numpy.conv_shapes import AxisPads, windows
-from aioflow_onednn import batch_products, local_response, normalization, pooling
+from aioflow_onednn import batch_products, layer_norm, local_response, normalization, pooling
 from aioflow_onednn import softmax as softmaxes
 from aioflow_onednn.codes import Algorithm
 from aioflow_onednn.parts import ConcatPart, PoolPart
@@ -200,6 +200,19 @@ def batch_norm_grad(binding: Binding, plain: KernelBody) -> KernelBody:
             _flat(y_backprop), _flat(x), *given, norms.epsilon, norms.is_training
         )
         return made.reshape(x.shape), by_scale, by_shift, np.zeros(0, np.float32), np.zeros(0, np.float32)
+
+    return body
+
+
+@faster("_LayerNorm")
+def layer_normalization(binding: Binding, plain: KernelBody) -> KernelBody:
+    epsilon = float(binding.attrs["epsilon"])
+
+    def body(x: Array, scale: Array, offset: Array) -> Value:
+        if not x.size or x.size < layer_norm.WORTHWHILE:
+            return plain(x, scale, offset)
+        made = layer_norm.normalized(_flat(x), in_one_piece(scale), in_one_piece(offset), epsilon)
+        return made.reshape(x.shape)
 
     return body
 

@@ -134,6 +134,11 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
         *(c_float, c_uint),
         *(c_void_p,) * 2,
     ),
+    "layer_normalization_forward_primitive_desc_create": (
+        *(_HANDLE, c_void_p, c_int),
+        *(c_void_p,) * 3,
+        *(c_float, c_uint, c_void_p),
+    ),
     "lrn_forward_primitive_desc_create": (
         *(_HANDLE, c_void_p, c_int, c_int),
         *(c_void_p,) * 2,

@@ -15,6 +15,7 @@ from aioflow.compiler.optimize.fold_batch_norm import fold_batch_norm
 from aioflow.compiler.optimize.fuse_bias import fuse_bias
 from aioflow.compiler.optimize.fuse_elementwise import fuse_elementwise
 from aioflow.compiler.optimize.fuse_integers import fuse_integers
+from aioflow.compiler.optimize.fuse_layer_norm import fuse_layer_norm
 from aioflow.compiler.optimize.mixed_precision import in_bfloat16, in_float16
 from aioflow.compiler.optimize.rewrite import Evaluate
 from aioflow.compiler.optimize.shapes import shapes
@@ -75,6 +76,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     Pass(MIXED_PRECISION["bfloat16"], in_bfloat16, exact=False),
     Pass(MIXED_PRECISION["float16"], in_float16, exact=False),
     Pass("fuse_integers", fuse_integers, fuses=True),
+    Pass("fuse_layer_norm", fuse_layer_norm, fuses=True),
     Pass("fuse_bias", fuse_bias, fuses=True),
     Pass("fuse_elementwise", fuse_elementwise, fuses=True),
 )

@@ -95,8 +95,16 @@ def lrn(rng: np.random.Generator) -> Case:
     return Case("LRNGrad", attrs, (odd(rng, normal(rng, *image.shape), np.inf), image, made), 100)
 
 
+def layer_norm(rng: np.random.Generator) -> Case:
+    """Return a layer normalization."""
+    columns = int(rng.integers(1, 200))
+    shape = [int(rng.integers(1, 20)) for _ in range(int(rng.integers(3)))]
+    x = odd(rng, normal(rng, *shape, columns) + np.float32(rng.choice([0.0, 0.0, 10.0])), 1e10)
+    return Case("_LayerNorm", {"epsilon": 1e-2}, (x, normal(rng, columns), normal(rng, columns)), 10 * columns)
+
+
 _LRN = {"bias": [1.0, 1.0, 2.0, 0.0], "alpha": [1.0, 1e-4, 0.2], "beta": [0.75, 0.75, 0.75, 0.5, 1.0]}
-LAYERS = (pool, softmax, batch_norm, batch_product, lrn)
+LAYERS = (pool, softmax, batch_norm, batch_product, lrn, layer_norm)
 
 
 def layers(seed: int, count: int) -> list[Case]:

@@ -10,7 +10,7 @@ With `unguarded`, arrays are from `malloc`, and Valgrind checks each access to t
     ONEDNN_MAX_CPU_ISA=AVX2 PYTHONMALLOC=malloc valgrind --undef-value-errors=no --fair-sched=yes \
         --suppressions=tests/backends/onednn/valgrind.supp python -m tests.backends.onednn.stress 1 60 unguarded
 
-This takes about two minutes of processor time, and 240 cases had no finding. Valgrind does not know AVX-512 and VNNI, so
+This takes about two minutes of processor time, and 240 cases had no finding. Valgrind does not know AVX-512 and VNNI:
 NumPy computes the products of 8-bit integers there.
 """
 
@@ -50,6 +50,7 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
         forward,
         integer_products,
         kernels,
+        layer_norm,
         local_response,
         normalization,
         pooling,
@@ -69,14 +70,15 @@ def shrink(put: Callable[[Any, str, Any], object]) -> None:
     put(team, "_TRIALS", 0)
     put(team, "_SHORT", 0)
     put(conv_blocks, "_CHANNELS", 4)
-    for module in (products, integer_products, softmaxes, normalization, local_response):
+    for module in (products, integer_products, softmaxes, normalization, local_response, layer_norm):
         put(module, "WORTHWHILE", 1)
-    for module in (batch_products, integer_products, normalization, pooling, softmaxes, local_response):
+    for module in (batch_products, integer_products, normalization, pooling, softmaxes, local_response, layer_norm):
         put(module, "_BLOCK", 2**9)
     put(pooling, "_SLOW_BLOCK", 2**9)
     put(pooling, "_CACHED", 2**9)
     put(softmaxes, "_CACHED", 2**9)
     put(local_response, "_CACHED", 2**9)
+    put(layer_norm, "_CACHED", 2**9)
     put(normalization, "_MANY", 2**6)
     put(normalization, "_SUMMED", 2**4)
 

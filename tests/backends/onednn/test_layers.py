@@ -11,7 +11,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import FailedPreconditionError, NotFoundError
-from aioflow_onednn import batch_products
+from aioflow_onednn import batch_products, layer_norm
 from aioflow_onednn.library import library
 from tests.backends.onednn.random_cases import Case, body
 from tests.backends.onednn.random_layers import layers
@@ -176,3 +176,24 @@ def refusal(op: str, inputs: tuple[Any, ...], reproducible: bool) -> str:
     with pytest.raises((af.errors.OpError, ValueError)) as refused:
         body(op, POOL, inputs, reproducible=reproducible)(*inputs)
     return str(refused.value)
+
+
+def test_layer_normalization_of_a_graph_is_computed_by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, normalized = [], layer_norm.normalized
+
+    def watched(*args: Any) -> Any:
+        calls.append(args[3])
+        return normalized(*args)
+
+    monkeypatch.setattr(layer_norm, "normalized", watched)
+    rng = np.random.default_rng(8)
+    given, vectors = rng.standard_normal((4, 9, 30), np.float32), rng.standard_normal((2, 30), np.float32)
+    with af.Graph().as_default(), af.Session() as session:
+        x = af.placeholder(af.float32, [None, 9, 30])
+        deviation = x - af.reduce_mean(x, -1, keepdims=True)
+        variance = af.reduce_mean(af.square(deviation), -1, keepdims=True)
+        made = session.run_sync(deviation * af.rsqrt(variance + 0.25) * vectors[0] + vectors[1], {x: given})
+    wide = given - given.mean(-1, keepdims=True, dtype=np.float64)
+    expected = wide / np.sqrt(wide.var(-1, keepdims=True) + 0.25) * vectors[0] + vectors[1]
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
+    assert calls == [0.25]
