@@ -18,6 +18,7 @@ from aioflow_numpy.conv_scratch import scratch
 from aioflow_numpy.threads import for_each
 
 _BLOCK: Final = 2**17  # numbers of a block
+_SMALL: Final = 2**15  # numbers: for fewer, the functions over whole arrays take less time
 
 
 @binder("_LayerNorm", device="CPU", fresh=True)
@@ -25,7 +26,7 @@ def layer_norm(binding: Binding) -> KernelBody:
     epsilon, mean, plain = np.float32(binding.attrs["epsilon"]), mean_of_rows(binding), whole(binding)
 
     def body(x: Array, scale: Array, offset: Array) -> Value:
-        if not x.size or not x.flags.c_contiguous:
+        if x.size < _SMALL or not x.flags.c_contiguous:
             return plain(x, scale, offset)
         columns, means, made = x.shape[-1], mean(x).reshape(-1, 1), np.empty_like(x)
         squares = scratch("squares", x.shape, x.dtype)

@@ -18,8 +18,8 @@ from aioflow_onednn.library import library
 from aioflow_onednn.primitives import MemoryLayout, Primitive, address, described
 
 WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
-_BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long
-_CACHED: Final = 2**17  # approximate maximum of the same
+_BLOCK: Final = 2**17  # minimum numbers of a block: for fewer, waking a thread takes as long
+_CACHED: Final = 2**18  # approximate maximum of the same
 _KEPT: Final = 1024  # prepared primitives
 _ARGUMENTS: Final = {
     ArgumentRole.SRC: Query.SRC,

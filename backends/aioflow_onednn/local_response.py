@@ -22,7 +22,7 @@ from aioflow_onednn.magnitudes import sum_of_squares
 from aioflow_onednn.primitives import Primitive, address, described, image_layout
 
 WORTHWHILE: Final = 2**13  # numbers: below, NumPy is as fast
-_BLOCK: Final = 2**15  # minimum numbers of a block: for fewer, waking a thread takes as long
+_BLOCK: Final = 2**16  # minimum numbers of a block: for fewer, waking a thread takes as long
 _CACHED: Final = 2**17  # approximate maximum of the same
 _KEPT: Final = 1024  # prepared primitives
 _VECTOR: Final = 16  # channels in the longest vector
