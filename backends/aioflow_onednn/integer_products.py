@@ -1,8 +1,8 @@
 """Products of 8-bit integers with constant weights by oneDNN, on processors that have instructions for them (VNNI).
 
 Sums are of int32 and exact, so the results are those of the kernel below, which converts the integers to floats.
-Measured in a step, products of 1 to 1,024 rows with matrices of 256 to 3,072 columns take a fourth to two thirds of the
-time. Where the sums need float64 and the weights are large, which NumPy then converts in each step, they take a
+Measured in a step, products of 1 to 1,024 rows with matrices of 256 to 3,072 columns take a fifth to three fourths of
+the time. Where the sums need float64 and the weights are large, which NumPy then converts in each step, they take a
 twentieth and less.
 """
 

@@ -10,7 +10,7 @@ With `unguarded`, arrays are from `malloc`, and Valgrind checks each access to t
     ONEDNN_MAX_CPU_ISA=AVX2 PYTHONMALLOC=malloc valgrind --undef-value-errors=no --fair-sched=yes \
         --suppressions=tests/backends/onednn/valgrind.supp python -m tests.backends.onednn.stress 1 60 unguarded
 
-This takes about two minutes of processor time, and 240 cases had no finding. Valgrind does not know AVX-512 and VNNI:
+This takes about two minutes of processor time, and 280 cases had no finding. Valgrind does not know AVX-512 and VNNI:
 NumPy computes the products of 8-bit integers there.
 """
 
