@@ -119,6 +119,8 @@ async def documentation(browser: Chromium, dark: bool) -> bytes:
         return await _visible(tab)
 
 
+_BUILD_SECONDS: Final = 600.0
+
 PICTURES: Final = {"status": status_page, "docs": documentation}
 
 
@@ -138,6 +140,7 @@ def _site() -> str:
         cwd=ROOT,
         env=environment,
         check=True,
+        timeout=_BUILD_SECONDS,
     )
     return folder
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
-__all__ = ["SECONDS", "end", "program", "program_on_loop", "start"]
+__all__ = ["SECONDS", "end", "process", "program", "program_on_loop", "start"]
 
 SECONDS: Final = 120.0  # limit for a program to end; generous, for busy machines
 _POSIX: Final = os.name == "posix"
@@ -66,17 +66,27 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 
 @contextmanager
+def process(*command: str, **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Run any program, and kill it at the end of the block if it still runs."""
+    started = subprocess.Popen(_prepared(*command), **_own_group(), **options)
+    try:
+        yield started
+    finally:
+        end(started)
+
+
+@contextmanager
 def program(
     *command: str, ignores_interrupts: bool = False, stdout: int = subprocess.PIPE, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
     """Run a Python program (`-m aioflow …`), and kill it at the end of the block if it still runs."""
-    process = start(
+    started = start(
         *command, ignores_interrupts=ignores_interrupts, stdout=stdout, text=True, encoding="utf-8", **options
     )
     try:
-        yield process
+        yield started
     finally:
-        end(process)
+        end(started)
 
 
 @asynccontextmanager

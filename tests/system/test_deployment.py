@@ -22,7 +22,7 @@ import yaml
 import aioflow as af
 from aioflow.cli import serve
 from tests.support.follow import blocks
-from tests.support.processes import SECONDS, program
+from tests.support.processes import SECONDS, process, program
 
 DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PAGE: Final = DOCS / "deployment.md"
@@ -102,10 +102,10 @@ def test_nginx_forwards_requests_and_probes(models: Path) -> None:
     (hosts,) = re.findall(r"^`aioflow serve \S+ (--allow-host .*)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     command = ["-m", "aioflow", "serve", f"digits={models / 'digits'}", "--port", "0", *hosts.split()]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    with program(*command, cwd=models, env=environment, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        url = next(found[0] for line in process.stdout if (found := re.search(r"http://[\d.:]+", line)))
-        assert "is ready" in process.stdout.readline()
+    with program(*command, cwd=models, env=environment, stderr=subprocess.STDOUT) as server:
+        assert server.stdout is not None
+        url = next(found[0] for line in server.stdout if (found := re.search(r"http://[\d.:]+", line)))
+        assert "is ready" in server.stdout.readline()
         with httpx.Client(trust_env=False, timeout=SECONDS) as client:
             assert [client.get(url + path).status_code for path in probes] == [200] * len(probes)
             if nginx is None:
@@ -113,12 +113,9 @@ def test_nginx_forwards_requests_and_probes(models: Path) -> None:
             port = _free_port()
             text = _block("nginx").replace("127.0.0.1:8000", url.removeprefix("http://")).replace("8080", port)
             (models / "nginx.conf").write_text(_NGINX.format(folder=models, http=text), encoding="utf-8")
-            proxy = subprocess.Popen([nginx, "-p", models, "-e", "stderr", "-c", "nginx.conf"], stderr=subprocess.PIPE)
-            try:
+            options = ["-p", str(models), "-e", "stderr", "-c", "nginx.conf"]
+            with process(nginx, *options, stderr=subprocess.DEVNULL):
                 _check_proxy(client, f"http://127.0.0.1:{port}")
-            finally:
-                proxy.terminate()
-                proxy.communicate(timeout=SECONDS)
 
 
 _NGINX: Final = """\
