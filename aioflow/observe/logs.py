@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
-import random
 import re
 import sys
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, TextIO, TypeAlias, get_args
+
+from aioflow.concurrency.forking import renew_in_child
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -46,6 +48,7 @@ class LogOptions:
 
 
 TRACEPARENT: Final = "traceparent"  # W3C Trace Context: version, trace id, parent id, flags
+REQUEST_ID_HEADER: Final = "x-request-id"  # of responses; with gRPC, in the trailing metadata
 REQUEST_ID: Final[ContextVar[str]] = ContextVar("aioflow_request_id", default="")  # of the request of this task
 _PARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 
@@ -55,7 +58,8 @@ def request_id(traceparent: str) -> str:
     found = _PARENT.fullmatch(traceparent) if traceparent else None
     # Only later versions than 00 may have more parts.
     if found is None or (found[3] is not None and found[1] == "00"):
-        return f"{random.getrandbits(128):032x}"  # unique, not secret
+        # Not from `random`, whose numbers a program may have seeded, and whose state is the same in forked processes.
+        return os.urandom(16).hex()
     return found[2]
 
 
@@ -204,13 +208,21 @@ class BackgroundHandler(logging.Handler):
     def __init__(self, stream: TextIO, most: int = _MOST_LINES) -> None:
         super().__init__()
         self._stream = stream
+        self._most = most
+        self._thread: threading.Thread | None = None
         self._lines: queue.Queue[str | None] = queue.Queue(most)
         self._dropped = 0
-        self._thread = threading.Thread(target=self._write, name="aioflow-log", daemon=True)
-        self._thread.start()
+        renew_in_child(self)
+
+    def after_fork(self) -> None:
+        """Leave the lines before the fork to the parent. The child's first record starts a thread of its own."""
+        self._thread, self._lines, self._dropped = None, queue.Queue(self._most), 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record to the thread."""
+        """Pass a record to the thread. `logging` holds the handler's lock."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, name="aioflow-log", daemon=True)
+            self._thread.start()
         try:
             self._lines.put_nowait(self.format(record))
         except queue.Full:
@@ -231,11 +243,10 @@ class BackgroundHandler(logging.Handler):
 
     def close(self) -> None:
         """Write the remaining lines, but wait for a blocked stream at most for a moment."""
-        try:
-            self._lines.put(None, timeout=_CLOSE_SECONDS)
-            self._thread.join(_CLOSE_SECONDS)
-        except queue.Full:
-            pass
+        if self._thread is not None:
+            with suppress(queue.Full):
+                self._lines.put(None, timeout=_CLOSE_SECONDS)
+                self._thread.join(_CLOSE_SECONDS)
         super().close()
 
 

@@ -9,10 +9,9 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from aioflow.observe.logs import REQUEST_ID, TRACEPARENT, AccessEntry, log_access, request_id
+from aioflow.observe.logs import REQUEST_ID, REQUEST_ID_HEADER, TRACEPARENT, AccessEntry, log_access, request_id
 
 _TRACEPARENT: Final = TRACEPARENT.encode()
-REQUEST_ID_HEADER: Final = "x-request-id"
 _HEADER: Final = REQUEST_ID_HEADER.encode()
 _GONE: Final = 499  # nginx's status of a request whose client has left
 _FAULT: Final = 500
@@ -101,5 +100,5 @@ class IdentifiedRequests:
 
 def _traceparent(scope: Scope) -> str:
     found = [value for key, value in scope["headers"] if key == _TRACEPARENT]
-    # Of several, none is to be trusted (W3C Trace Context).
+    # Several headers are ignored, as W3C Trace Context demands.
     return found[0].decode("latin-1") if len(found) == 1 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import random
 import sys
 import threading
 from collections.abc import Iterator
@@ -62,6 +63,14 @@ def test_malformed_traceparent_is_replaced_by_a_new_id(parent: str) -> None:
     made = {request_id(parent) for _ in range(3)}
     assert len(made) == 3
     assert all(len(each) == 32 and int(each, 16) and each != TRACE for each in made)
+
+
+def test_new_ids_neither_repeat_nor_use_up_the_numbers_of_a_seeded_program() -> None:
+    random.seed(0)
+    before = random.getstate()
+    first = request_id("")
+    assert random.getstate() == before
+    assert request_id("") != first
 
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -178,6 +187,7 @@ def test_closed_stream_does_not_end_the_thread() -> None:
     handler = BackgroundHandler(stream)
     handler.emit(record("0"))
     handler.close()
+    assert handler._thread is not None
     assert not handler._thread.is_alive()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,7 @@ from aioflow.net.comm import Comm
 from aioflow.net.framing import FrameKind, WireMessage
 from aioflow.net.tensor_format import RECEIVED
 from aioflow.net.transports import connect, listen
+from aioflow.observe.logs import BackgroundHandler
 from aioflow.runtime.executor import DeviceThreads
 from aioflow.runtime.step import Step
 from aioflow.session.planner import _PINNING
@@ -655,6 +657,30 @@ async def go_on(echo: Echo) -> None:
     await echo.returned(50)
 
 
+def with_a_log() -> None:
+    """Log in a child, which has no thread that writes."""
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as lines, open(writing, "w", encoding="utf-8") as stream:
+        handler = BackgroundHandler(stream)
+
+        def log(text: str) -> None:
+            handler.handle(logging.LogRecord("aioflow", logging.INFO, __file__, 1, text, (), None))
+
+        def in_the_child() -> None:
+            log("child")
+            handler.close()
+
+        log("parent")
+        written = [lines.readline()]
+        in_child(in_the_child)
+        written.append(lines.readline())
+        log("parent again")
+        handler.close()
+        written.append(lines.readline())
+    if written != ["parent\n", "child\n", "parent again\n"]:
+        raise SystemExit(str(written))
+
+
 def with_tensors_in_shared_memory() -> None:
     """Check that arrays held at the fork stay unchanged in both processes, whatever either sends afterwards."""
     with_echo(fork_and_go_on)
@@ -681,6 +707,7 @@ PROGRAMS: Final[tuple[Callable[[], None], ...]] = (
     a_child_that_drops_what_its_parent_awaits,
     a_parent_that_dies_while_its_child_lives,
     a_server_of_the_parent,
+    with_a_log,
     with_tensors_in_shared_memory,
 )
 

@@ -21,7 +21,7 @@ import grpc
 from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
-from aioflow.observe.logs import REQUEST_ID, TRACEPARENT, AccessEntry, log_access, request_id
+from aioflow.observe.logs import REQUEST_ID, REQUEST_ID_HEADER, TRACEPARENT, AccessEntry, log_access, request_id
 from aioflow.serve.grpc.methods import OPEN, Method, Methods
 from aioflow.serve.guard import Bearer
 from aioflow.serve.memory_limits import RequestAdmission
@@ -32,7 +32,6 @@ from aioflow.serve.repository import Repository
 _LOG: Final = logging.getLogger("aioflow.serve")
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 _SAID: Final = 1000  # characters: all headers of an answer together are limited to 8 KiB
-_REQUEST_ID: Final = "x-request-id"  # in the trailing metadata
 _OK: Final = 200
 _GONE: Final = 499  # as `status_of` has it for a client that disconnects
 _IDENTITY: Final = 1  # the compression bit set with identity only
@@ -138,7 +137,7 @@ class GrpcServer:
             begun, status = time.perf_counter(), _GONE  # unless set below: the call was cancelled
             # Not reset: each call has a task of its own.
             REQUEST_ID.set(number := request_id(_metadata(context, TRACEPARENT)))
-            context.set_trailing_metadata(((_REQUEST_ID, number),))
+            context.set_trailing_metadata(((REQUEST_ID_HEADER, number),))
             exchange = _Exchange(context, self._limits)
             try:
                 if name not in OPEN:
@@ -193,7 +192,7 @@ async def _end(context: grpc.aio.ServicerContext, error: Exception, number: str)
     """End a call with the status of an error."""
     after = retry_after(error)
     trailing = () if after is None else (("retry-after", str(after)),)
-    context.set_trailing_metadata(((_REQUEST_ID, number), *trailing))
+    context.set_trailing_metadata(((REQUEST_ID_HEADER, number), *trailing))
     context.set_code(_STATUS[code_of(error)])
     context.set_details(message_of(error)[:_SAID])
 
