@@ -40,7 +40,8 @@ class Executor(Protocol):
 
         If the awaiting task is cancelled, the step is asked to stop, by `step.stop()`. This method then raises only
         after the function has ended, or if it has not begun. So no kernel of a step runs after the step's `run` has
-        ended.
+        ended. An executor may abandon a function that does not end, except in a critical section (`StepWork`), and
+        notes it by `step.leave_behind`.
         """
 
 

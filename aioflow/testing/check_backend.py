@@ -28,6 +28,7 @@ from aioflow.kernels.resources import ResourceManager
 from aioflow.memory.values import Array, Value
 from aioflow.runtime.backend_api import Backend, BackendDevice, Executor
 from aioflow.runtime.bind import converter
+from aioflow.runtime.executor import work_here
 from aioflow.runtime.step import Step, root_cause
 
 __all__ = ["CHECKS", "CheckResult", "check_backend"]
@@ -214,11 +215,13 @@ async def errors_come_back(backend: Backend, device: BackendDevice) -> None:
 
 
 async def cancellation_waits(backend: Backend, device: BackendDevice) -> None:
-    """Check that a cancelled run asks its step to stop, and returns only when the function has ended."""
+    """Check that a cancelled run asks its step to stop, and returns only when a critical section has ended."""
     step, seen, loop = Step(), asyncio.Event(), asyncio.get_running_loop()
     ended: list[bool] = []
 
     def long() -> None:
+        # Outside of a critical section an executor may abandon the thread, after a time of its own.
+        work_here(step).begin_critical()
         # From another thread, where setting the event directly would not wake the loop.
         loop.call_soon_threadsafe(seen.set)
         # Without an await or a checkpoint: only the backend's own request can end it. A backend that makes none fails,
