@@ -1,11 +1,34 @@
-"""The choice of the event loop for this package's programs."""
+"""The event loops that this package creates."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from aioflow.concurrency.forking import not_forked
+
+T = TypeVar("T")
+
+
+def new_runner() -> asyncio.Runner:
+    """Return a runner whose loop exists. Call where other threads may fork.
+
+    Forks wait meanwhile: the locks of asyncio and of its policy would stay locked in a child, which could then create
+    no loop.
+    """
+    with not_forked():
+        runner = asyncio.Runner()
+        runner.get_loop()
+    return runner
+
+
+def run_on_new_loop(coroutine: Coroutine[object, object, T]) -> T:
+    """Do what `asyncio.run` does, where other threads may fork."""
+    with new_runner() as runner:
+        return runner.run(coroutine)
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -198,7 +198,7 @@ class BackgroundHandler(logging.Handler):
     """A handler that formats a record in the caller, and writes it in a thread.
 
     A pipe whose reader has stopped would otherwise block the event loop. Lines are dropped while too many wait, and
-    their number is written later.
+    their number is written later. A stream that has a file descriptor is written without its buffer.
 
     Args:
         stream: Where to write.
@@ -235,9 +235,8 @@ class BackgroundHandler(logging.Handler):
             try:
                 if self._dropped:
                     dropped, self._dropped = self._dropped, 0
-                    self._stream.write(self.format(_dropped_lines(dropped)) + "\n")
-                self._stream.write(line + "\n")
-                self._stream.flush()
+                    line = f"{self.format(_dropped_lines(dropped))}\n{line}"
+                _write_to(self._stream, line + "\n")
             except (OSError, ValueError):  # the reader has closed the pipe, or the program the stream
                 continue
 
@@ -248,6 +247,19 @@ class BackgroundHandler(logging.Handler):
                 self._lines.put(None, timeout=_CLOSE_SECONDS)
                 self._thread.join(_CLOSE_SECONDS)
         super().close()
+
+
+def _write_to(stream: TextIO, text: str) -> None:
+    try:
+        descriptor = stream.fileno()
+    except (OSError, AttributeError):
+        stream.write(text)
+        stream.flush()
+        return
+    # The lock of the stream's buffer would stay locked in a child that is forked while this thread writes.
+    rest = memoryview(text.encode(stream.encoding or "utf-8", "backslashreplace"))
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _dropped_lines(count: int) -> logging.LogRecord:

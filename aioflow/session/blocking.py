@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from aioflow.arguments import check_kind
 from aioflow.concurrency.forking import renew_in_child
+from aioflow.concurrency.loops import new_runner, run_on_new_loop
 from aioflow.concurrency.threads import is_loops_thread
 from aioflow.errors import ClosedSessionError, FailedPreconditionError
 
@@ -50,12 +51,10 @@ class SyncRunner:
         """
         if self._unclosed is not None:
             self._unclosed.detach()
-        if self._runner is not None:
-            with suppress(RuntimeError):  # it has been closed
-                loop = self._runner.get_loop()
-                # For this process the loop is closed already, so that its `__del__` does nothing.
-                loop.is_closed = lambda: True  # type: ignore[method-assign]
-                _INHERITED.append(loop)
+        if self._loop is not None and not self._loop.is_closed():
+            # For this process the loop is closed already, so that its `__del__` does nothing.
+            self._loop.is_closed = lambda: True  # type: ignore[method-assign]
+            _INHERITED.append(self._loop)
 
     def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """Run a coroutine and return its result.
@@ -67,13 +66,13 @@ class SyncRunner:
             ClosedSessionError: `refuse` was called before.
         """
         if is_loops_thread():
-            return _in_thread(partial(asyncio.run, coroutine))
+            return _in_thread(partial(run_on_new_loop, coroutine))
         with self._lock:
             if self._closed:
                 coroutine.close()
                 raise ClosedSessionError.refusing()
             if self._runner is None:
-                self._runner = asyncio.Runner()
+                self._runner = new_runner()
                 self._loop = self._runner.get_loop()
                 self._unclosed = weakref.finalize(self, _close_idle, self._lock, self._loop)
             try:
@@ -220,7 +219,7 @@ class LoopThread:
                 coroutine.close()
                 raise ClosedSessionError.refusing()
             if self._thread is None:
-                self._thread = threading.Thread(target=asyncio.run, args=(self._serve(),), name=_NAME, daemon=True)
+                self._thread = threading.Thread(target=run_on_new_loop, args=(self._serve(),), name=_NAME, daemon=True)
                 self._thread.start()
                 # From here on `_loop`, `_group` and `_closing` exist.
                 self._ready.wait()

@@ -323,6 +323,31 @@ def while_another_thread_holds_each_lock() -> None:
     go.set()
 
 
+def while_another_thread_makes_its_event_loop() -> None:
+    """Fork while a blocking session of another thread holds a lock of asyncio's policy."""
+    began, lock = threading.Event(), threading.Lock()
+
+    class SlowPolicy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            with lock:
+                began.set()
+                time.sleep(0.2)  # the main thread has asked to fork by now
+                return super().new_event_loop()
+
+    asyncio.set_event_loop_policy(SlowPolicy())
+    x = af.constant(2.0) * 3.0
+
+    def run() -> None:
+        with af.Session() as session:
+            session.run_sync(x)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    began.wait(_PATIENCE)
+    in_child(run)
+    thread.join()
+
+
 def what_is_random_or_unique_differs() -> None:
     """Check that children draw other random numbers, and give Python functions other tokens.
 
@@ -697,6 +722,7 @@ PROGRAMS: Final[tuple[Callable[[], None], ...]] = (
     a_session_that_the_child_drops,
     in_the_middle_of_a_step,
     while_another_thread_holds_each_lock,
+    while_another_thread_makes_its_event_loop,
     what_is_random_or_unique_differs,
     a_grandchild,
     large_graphs_are_compiled_in_threads,

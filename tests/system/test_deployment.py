@@ -104,8 +104,9 @@ def test_nginx_forwards_requests_and_probes(models: Path) -> None:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with program(*command, cwd=models, env=environment, stderr=subprocess.STDOUT) as server:
         assert server.stdout is not None
-        url = next(found[0] for line in server.stdout if (found := re.search(r"http://[\d.:]+", line)))
-        assert "is ready" in server.stdout.readline()
+        # Among lines of the log.
+        url = next(found[1] for line in server.stdout if (found := re.match(r"listening at (http://[\d.:]+)", line)))
+        assert any("is ready" in line for line in server.stdout)
         with httpx.Client(trust_env=False, timeout=SECONDS) as client:
             assert [client.get(url + path).status_code for path in probes] == [200] * len(probes)
             if nginx is None:

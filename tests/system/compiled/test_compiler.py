@@ -126,7 +126,7 @@ def test_timed_out_compiler_is_killed_with_its_children(
 def test_compiler_ends_with_the_process_and_its_folder_is_removed(
     script: Callable[[str], Path], tmp_path: Path, end: str
 ) -> None:
-    script(f"{ASKED}pwd > {tmp_path / 'folder'}; echo $$ > {tmp_path / 'id'}; sleep 1000")
+    script(f"{ASKED}pwd > {tmp_path / 'folder'}; echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/id; sleep 1000")
     program = (
         "import os, signal, sys, time\n"
         "from pathlib import Path\n"
