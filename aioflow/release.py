@@ -12,7 +12,7 @@ __all__ = ["DISTRIBUTION", "RELEASE", "install_command", "install_command_for"]
 
 # The package index has another project under the name `aioflow`.
 DISTRIBUTION: Final = "aioflow-engine"
-RELEASE: Final = "0.1.0"
+RELEASE: Final = "0.2.0"
 
 
 def install_command(extra: str) -> str:

@@ -18,7 +18,7 @@ from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.release import RELEASE
 from aioflow.saved import load
 from tests.saved.altering import change_checkpoint, change_graph, change_manifest, change_ops
-from tests.saved.data.write import FILES, GRAPHS, SCALES, TABLE, VOCABULARY, folder_of, write
+from tests.saved.data.write import FILES, GRAPHS, META_GRAPH, SCALES, TABLE, VOCABULARY, folder_of, write
 from tests.saved.models import BIAS, GIVEN, WANTED, WEIGHTS, calling, outputs
 
 RELEASES = sorted(path.name for path in folder_of().parent.iterdir() if (path / "model").is_dir())
@@ -73,6 +73,18 @@ async def test_graph_definitions_of_each_release_are_readable(release: str, name
             value, text = await session.run([y, joined], {x: GIVEN})
     np.testing.assert_allclose(value, sum(GIVEN[:, [k]] * WEIGHTS[k] for k in range(3)), rtol=1e-6)
     assert text.tolist() == [b"aa", b"bb"]
+
+
+@pytest.mark.parametrize("release", [each for each in RELEASES if (folder_of(each) / META_GRAPH).is_file()])
+async def test_meta_graphs_of_each_release_restore_its_checkpoints(release: str) -> None:
+    with af.Graph().as_default() as graph:
+        saver = af.train.import_meta_graph(folder_of(release) / META_GRAPH)
+        assert saver is not None
+        async with af.Session() as session:
+            await saver.restore(session, folder_of(release) / "checkpoint")
+            y, x = graph.get_tensor_by_name("y:0"), graph.get_tensor_by_name("x:0")
+            value = await session.run(y, {x: GIVEN})
+    np.testing.assert_allclose(value, sum(GIVEN[:, [k]] * WEIGHTS[k] for k in range(3)), rtol=1e-6)
 
 
 async def test_formats_have_not_changed_since_the_release(tmp_path: Path) -> None:

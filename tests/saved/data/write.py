@@ -16,7 +16,7 @@ from aioflow.release import RELEASE
 from aioflow.saved import Signature, save
 from tests.saved.models import BIAS, WEIGHTS
 
-__all__ = ["FILES", "GRAPHS", "SCALES", "TABLE", "VOCABULARY", "folder_of", "write"]
+__all__ = ["FILES", "GRAPHS", "META_GRAPH", "SCALES", "TABLE", "VOCABULARY", "folder_of", "write"]
 
 VOCABULARY = b"one\ntwo\n"
 SCALES = np.linspace(-1, 1, 1024, dtype=np.float32)  # large enough to be stored among the weights
@@ -24,7 +24,8 @@ TABLE = np.arange(8, dtype=np.int64).reshape(4, 2)
 
 # The files of each release, beside those of the model.
 GRAPHS = ("graph.json", "graph.aiograph", "graph.pbtxt", "graph.pb")
-FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", *GRAPHS)
+META_GRAPH = "layer.meta"  # since 0.2.0
+FILES = ("model/aioflow.json", "checkpoint.safetensors", "incremental.manifest.json", META_GRAPH, *GRAPHS)
 
 
 def folder_of(release: str = RELEASE) -> Path:
@@ -68,8 +69,9 @@ async def write(folder: Path) -> None:
         async with af.Session() as session:
             await session.run(af.global_variables_initializer())
             await save(session, folder / "model", calls, assets={path: vocabulary})
-            await saver.save(session, folder / "checkpoint", write_state=False)
-            await in_blocks.save(session, folder / "incremental", write_state=False)
+            # The meta graph of this graph would contain the absolute path of the vocabulary.
+            for each, name in ((saver, "checkpoint"), (in_blocks, "incremental")):
+                await each.save(session, folder / name, write_state=False, write_meta_graph=False)
     vocabulary.unlink()
     with af.Graph().as_default() as graph:
         v = af.constant(WEIGHTS, name="weights")
@@ -81,6 +83,10 @@ async def write(folder: Path) -> None:
     (folder / "graph.aiograph").write_bytes(definition.to_bytes())
     af.train.write_graph(graph, folder, "graph.pbtxt")
     af.train.write_graph(graph, folder, "graph.pb", as_text=False)
+    with af.Graph().as_default():
+        w = af.Variable(WEIGHTS, name="layer/w")
+        af.matmul(af.placeholder("float32", [None, 3], name="x"), w, name="y")
+        af.train.Saver().export_meta_graph(folder / META_GRAPH)
 
 
 if __name__ == "__main__":
