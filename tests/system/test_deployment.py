@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 import aioflow as af
-from aioflow.cli import serve
+from aioflow.cli import serve, serve_options, worker_options
 from tests.support.follow import blocks
 from tests.support.processes import SECONDS, process, program
 
@@ -45,25 +45,32 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def test_commands_of_the_page_are_accepted() -> None:
-    docker = {
-        found[1]: json.loads(found[2])
-        for found in re.finditer(r"^(ENTRYPOINT|CMD) (\[.*\])$", _block("dockerfile"), re.MULTILINE)
-    }
-    assert docker["ENTRYPOINT"][0] == "aioflow"
+    (image,) = re.findall(r"^CMD (\[.*\])$", _block("dockerfile"), re.MULTILINE)
+    (docker,) = re.findall(r"aioflow-engine (aioflow serve .*)", _typed())
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # systemd's keys are case-sensitive
     unit.read_string(_block("ini"))
     deployment, _ = _manifests(PAGE)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    for words in (
-        docker["ENTRYPOINT"][1:] + docker["CMD"],
-        docker["ENTRYPOINT"][1:] + container["args"],
-        shlex.split(unit["Service"]["ExecStart"])[1:],
-    ):
-        assert [name for name, _ in _options(words).models] == ["digits"]
-    drain = _options(docker["ENTRYPOINT"][1:] + docker["CMD"]).drain_seconds
+    pod = container["command"] + container["args"]
+    started = shlex.split(unit["Service"]["ExecStart"])
+    for words in (json.loads(image), shlex.split(docker), pod, [Path(started[0]).name, *started[1:]]):
+        assert words[0] == "aioflow"
+        assert [name for name, _ in _options(words[1:]).models] == ["digits"]
     pause = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    drain = _options(pod[1:]).drain_seconds
     assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] >= pause + drain + 10
+
+
+def _typed() -> str:
+    """Return the shell commands of the page, each on one line."""
+    return "".join(block.code for block in blocks(PAGE) if block.language == "sh").replace("\\\n", " ")
+
+
+def test_containers_have_time_to_drain() -> None:
+    (serve_seconds, worker_seconds) = map(float, re.findall(r"docker run .*--stop-timeout (\d+)", _typed()))
+    assert serve_seconds >= serve_options.DRAIN_SECONDS + 10
+    assert worker_seconds >= worker_options.DRAIN_SECONDS + 5
 
 
 @pytest.mark.parametrize("page", ["deployment.md", "cluster.md"])
