@@ -1,6 +1,7 @@
 """Exit with status 0 if the service of this container is ready, else 1: the HEALTHCHECK of the image.
 
-`AIOFLOW_HEALTH` is the address and path to request, for services at other ports and for workers with a status page.
+`AIOFLOW_HEALTH` is the URL to request, for services at other ports and for workers with a status page. Without `http://`
+or `https://`, both are tried.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _SECONDS: Final = 2.0
 
 
 def main() -> int:
-    """Request the address over HTTP, then over TLS, and return the exit status."""
+    """Request the URL and return the exit status."""
     where = os.environ.get("AIOFLOW_HEALTH", READY)
     # The certificate is issued for the name that clients use, and not for the loopback.
     trusting = ssl.create_default_context()
@@ -26,9 +27,9 @@ def main() -> int:
     # Without an empty ProxyHandler, the request would be sent to the proxy of the container's environment.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trusting))
     reason: Exception | None = None
-    for scheme in ("http", "https"):
+    for url in [where] if "://" in where else [f"http://{where}", f"https://{where}"]:
         try:
-            with opener.open(f"{scheme}://{where}", timeout=_SECONDS):
+            with opener.open(url, timeout=_SECONDS):
                 return 0
         except urllib.error.HTTPError as error:
             reason = error

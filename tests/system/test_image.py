@@ -113,7 +113,7 @@ def test_worker_command_of_the_page_is_accepted(tmp_path: Path) -> None:
     words = [str(tmp_path / Path(word).name) if "/" in word else word for word in shlex.split(text)]
     options = parse_options(make_parser("worker", ""), words, {})
     assert (options.task.job_name, options.task.task_index) == ("worker", 3)
-    assert f"AIOFLOW_HEALTH=127.0.0.1:{options.status_port}/health " in typed
+    assert f"AIOFLOW_HEALTH=http://127.0.0.1:{options.status_port}/health " in typed
 
 
 def test_user_is_that_of_the_manifest() -> None:
@@ -136,7 +136,7 @@ def _health(url: str, path: str = "/v2/health/ready") -> int:
     command = [sys.executable, *(str(ROOT / copies[word]) if word in copies else word for word in words)]
     # Requests to the loopback must not use the proxy of a container. Nothing listens at port 9.
     environment = os.environ | {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
-    environment["AIOFLOW_HEALTH"] = url.partition("://")[2] + path
+    environment["AIOFLOW_HEALTH"] = url + path
     return subprocess.run(command, env=environment, stderr=subprocess.DEVNULL, timeout=SECONDS).returncode
 
 
@@ -150,6 +150,7 @@ async def test_health_check_succeeds_if_the_service_is_ready(tmp_path: Path, acc
     async with serving({"m": tmp_path / "m"}, None, where) as (server, _):
         assert server.url.startswith("https" if access == "tls" else "http:")
         assert await asyncio.to_thread(_health, server.url) == 0
+        assert await asyncio.to_thread(_health, server.url.partition("://")[2]) == 0, "tries HTTP and TLS"
     assert await asyncio.to_thread(_health, server.url) == 1, "nothing listens there"
 
 
