@@ -32,8 +32,7 @@ RUN apt-get update \
     && useradd --uid 1000 --gid aioflow --create-home aioflow
 COPY --from=build /opt/aioflow /opt/aioflow
 COPY docker/healthcheck.py /opt/aioflow/healthcheck.py
-# onnxruntime's own builds report to its maker by default.
-ENV PATH=/opt/aioflow/bin:$PATH PYTHONDONTWRITEBYTECODE=1 ORT_DISABLE_TELEMETRY=1
+ENV PATH=/opt/aioflow/bin:$PATH PYTHONDONTWRITEBYTECODE=1
 WORKDIR /models
 # A number, by which Kubernetes' runAsNonRoot can be checked.
 USER 1000:1000

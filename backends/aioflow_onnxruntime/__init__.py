@@ -7,6 +7,7 @@ groups `aioflow.delegates` and `aioflow.kernels`. onnxruntime is loaded only whe
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Final
 
@@ -17,6 +18,9 @@ __all__ = ["NAME", "missing", "require"]
 
 NAME: Final = "onnxruntime"  # the engine's name in `SessionConfig.delegate`
 _NEEDED: Final = ("onnxruntime", "onnx")
+
+# Published builds of onnxruntime send usage data to their maker by default, and read this when they are loaded.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
 def missing() -> str:
