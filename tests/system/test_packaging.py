@@ -204,11 +204,12 @@ def fresh(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment
     scripts, modules = (Path(sysconfig.get_path(name, "venv", base)) for name in ("scripts", "purelib"))
     (elsewhere := folder / "elsewhere").mkdir()
     found = Environment(scripts, modules, elsewhere)
-    # A folder that a .pth file names is searched last, and its own .pth files (an editable aioflow) have no effect.
-    others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (modules / "dependencies.pth").write_text("\n".join(sorted(others)), encoding="utf-8")
     options = ("--no-index", "--no-deps", "--disable-pip-version-check")
     found.run("python", "-m", "pip", "install", *options, str(_wheel(source, elsewhere)))
+    # Only then, since pip would find an aioflow that is installed there. A folder that a .pth file names is searched
+    # last, and its own .pth files (an editable aioflow) have no effect.
+    others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (modules / "dependencies.pth").write_text("\n".join(sorted(others)), encoding="utf-8")
     return found
 
 
