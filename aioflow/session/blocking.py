@@ -72,8 +72,10 @@ class SyncRunner:
                 coroutine.close()
                 raise ClosedSessionError.refusing()
             if self._runner is None:
-                self._runner = new_runner()
-                self._loop = self._runner.get_loop()
+                runner = new_runner()
+                # First, so that a child that is forked here finds the loop that it must not close.
+                self._loop = runner.get_loop()
+                self._runner = runner
                 self._unclosed = weakref.finalize(self, _close_idle, self._lock, self._loop)
             try:
                 return _run(self._runner, coroutine)
