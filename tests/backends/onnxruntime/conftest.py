@@ -1,4 +1,4 @@
-"""A fixture that records the parts of a test's steps that are delegated to onnxruntime."""
+"""Fixtures: the parts of a test's steps that are delegated to onnxruntime, and repeatable random numbers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import pytest
 
 from aioflow_onnxruntime.engine import Engine
 from aioflow_onnxruntime.kernels import Delegated
+from tests.backends.onnxruntime.steps import GENERATOR, SEEDED
+
+
+@pytest.fixture(autouse=True)
+def repeatable() -> None:
+    """Let the random numbers of a test not depend on the tests before it."""
+    GENERATOR.bit_generator.state = SEEDED
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from aioflow_onnxruntime.kernels import Delegated
 
 BY_ONNXRUNTIME = af.SessionConfig(delegate="onnxruntime")
 GENERATOR = np.random.default_rng(3)
+SEEDED = GENERATOR.bit_generator.state
 
 
 async def run_twice(
@@ -29,6 +30,7 @@ async def run_twice(
 
 
 def floats(*shape: int) -> NDArray[np.float32]:
+    """Return random numbers. Each test begins with the same ones, whatever ran before it."""
     return GENERATOR.standard_normal(shape).astype(np.float32)
 
 
