@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
+from aioflow.memory.values import Buffer
 from aioflow.release import RELEASE
 from aioflow.serve.counting import counted
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol import EncodedResponse, InferRequest, Limits, decode_request, encode_response, status_of
+from aioflow.serve.protocol import (
+    EncodedResponse,
+    InferRequest,
+    InferResponse,
+    Limits,
+    decode_request,
+    encode_response,
+    status_of,
+)
+from aioflow.serve.protocol.json_data import Nan
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.rest import json_object
 from aioflow.serve.protocol.schemas import FORMS
+from aioflow.serve.protocol.tf_rest import decode_predict, encode_predict
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
+from aioflow.serve.tf_metadata import check_label, signatures_of, version_status_of
 from aioflow.web import until_disconnect
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -29,6 +42,8 @@ _BYTES: Final = b"application/octet-stream"
 _LARGE: Final = 1 << 18  # bytes of work on the event loop; larger bodies and arrays are processed in a thread
 
 AnswerFunction = Callable[[Scope, Receive, Send], Awaitable[None]]
+Encode = Callable[[InferResponse], EncodedResponse]
+Decode = Callable[[Buffer, ServedModel], tuple[InferRequest, Encode]]
 
 
 class Endpoint:
@@ -71,7 +86,29 @@ class Endpoints:
     # -- inference ----------------------------------------------------------------------------------------------------
 
     async def infer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer an inference request.
+        """Answer an inference request."""
+        length = whole_header(scope, _JSON_LENGTH)
+
+        def decode(body: Buffer, model: ServedModel) -> tuple[InferRequest, Encode]:
+            request = decode_request(body, length, self._limits)
+            return request, partial(_encoded, request, model.options.json_nan)
+
+        await self._call(scope, receive, send, decode, length)
+
+    async def predict(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a `:predict` request of TensorFlow Serving's API."""
+        check_label(scope["path_params"])
+
+        def decode(body: Buffer, model: ServedModel) -> tuple[InferRequest, Encode]:
+            found = decode_predict(body, model.signature_of, self._limits)
+            return found.request, lambda response: EncodedResponse(encode_predict(response, found.is_row), None)
+
+        await self._call(scope, receive, send, decode)
+
+    async def _call(
+        self, scope: Scope, receive: Receive, send: Send, decode: Decode, json_length: int | None = None
+    ) -> None:
+        """Answer a call of a model, whatever its protocol.
 
         The version is in use only while the model computes: a client that sends or reads slowly does not block the
         unloading of the version.
@@ -82,8 +119,14 @@ class Endpoints:
             with counted(self._repository.get(name, version), only_failures=True):
                 body = await read_body(scope, receive, self._limits, held)
             with self._repository.used(name, version) as model, counted(model):
-                request = await self._decoded(body, whole_header(scope, _JSON_LENGTH))
-                encoded = await self._answered(model, request, receive)
+                # Only the JSON takes time to decode; binary tensors become views of the body.
+                is_small = len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE)
+                request, encode = (
+                    decode(body, model) if is_small else await in_thread(decode, body, model, effects=False)
+                )
+                response = await until_disconnect(receive, model.infer(request))
+                is_small = sum(array.nbytes for array in response.outputs.values()) <= _LARGE
+                encoded = encode(response) if is_small else await in_thread(encode, response, effects=False)
             # Counted without a check: the work is done, and refusing the answer now would only make the client repeat
             # it.
             held.add(len(encoded.body))
@@ -92,22 +135,6 @@ class Endpoints:
             else:
                 headers = [(_JSON_LENGTH, b"%d" % encoded.json_length)]
                 await answer(send, 200, encoded.body, _BYTES, headers)
-
-    async def _decoded(self, body: bytes | memoryview, json_length: int | None) -> InferRequest:
-        # Only the JSON takes time to decode; binary tensors become views of the body.
-        if len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE):
-            return decode_request(body, json_length, self._limits)
-        return await in_thread(decode_request, body, json_length, self._limits, effects=False)
-
-    async def _answered(self, model: ServedModel, request: InferRequest, receive: Receive) -> EncodedResponse:
-        response = await until_disconnect(receive, model.infer(request))
-        if request.outputs is None:
-            binary = tuple(response.outputs) if request.binary else ()
-        else:
-            binary = tuple(each.name for each in request.outputs if each.binary)
-        if sum(array.nbytes for array in response.outputs.values()) > _LARGE:
-            return await in_thread(encode_response, response, binary, model.options.json_nan, effects=False)
-        return encode_response(response, binary, model.options.json_nan)
 
     # -- health and metadata ------------------------------------------------------------------------------------------
 
@@ -152,6 +179,20 @@ class Endpoints:
         found = self._repository.chosen(path.get("model"), path.get("version"))
         await answer_json(send, {"model_stats": [statistics_of(each) for each in found]})
 
+    # -- TensorFlow Serving's API -------------------------------------------------------------------------------------
+
+    async def versions(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Return the states of the versions of a model, or of one of them."""
+        path = scope["path_params"]
+        check_label(path)
+        await answer_json(send, version_status_of(self._repository.states(path["model"], path.get("version"))))
+
+    async def signatures(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Return the signatures of a model."""
+        path = scope["path_params"]
+        check_label(path)
+        await answer_json(send, signatures_of(self._repository.get(path["model"], path.get("version"))))
+
     # -- the repository -----------------------------------------------------------------------------------------------
 
     async def index(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -180,3 +221,11 @@ class Endpoints:
     async def nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError, for all unknown paths."""
         raise NotFoundError("there is nothing at this address", expected="/v2/…", actual=scope["path"][:80])
+
+
+def _encoded(request: InferRequest, nan: Nan, response: InferResponse) -> EncodedResponse:
+    if request.outputs is None:
+        binary = tuple(response.outputs) if request.binary else ()
+    else:
+        binary = tuple(each.name for each in request.outputs if each.binary)
+    return encode_response(response, binary, nan)

@@ -136,7 +136,7 @@ class ServedModel:
             MalformedRequestError: the inputs do not match the model's, or an unknown output is requested.
             OpError: as for `Batched`.
         """
-        name = self._signature_of(request)
+        name = self._checked(request.parameters.get(SIGNATURE, self.signature_name))
         signature, call = self.model.signatures[name], self.calls[name]
         arrays = _arrays(request.inputs, signature)
         wanted = list(signature.outputs) if request.outputs is None else [each.name for each in request.outputs]
@@ -153,8 +153,11 @@ class ServedModel:
             values = await call(list(arrays.values()), limit, request.priority)
         return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
 
-    def _signature_of(self, request: InferRequest) -> str:
-        name = request.parameters.get(SIGNATURE, self.signature_name)
+    def signature_of(self, name: str | None) -> Signature:
+        """Return the signature with a name, or the default one. Raises MalformedRequestError."""
+        return self.model.signatures[self.signature_name if name is None else self._checked(name)]
+
+    def _checked(self, name: object) -> str:
         if not isinstance(name, str) or name not in self.calls:
             raise MalformedRequestError(
                 "no such signature", expected=f"one of {sorted(self.calls)}", actual=repr(name)[:60]

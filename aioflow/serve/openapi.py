@@ -101,6 +101,24 @@ _METADATA: Final[dict[str, Schema]] = {
     "OpenAPI": object_of({"openapi": TEXT, "info": _ANYTHING, "paths": _ANYTHING}),
 }
 
+_TENSORFLOW: Final[dict[str, Schema]] = {
+    "PredictResponse": object_of({}, predictions={"type": "array"}, outputs={}),
+    "VersionStatus": object_of(
+        {
+            "model_version_status": list_of(
+                object_of(
+                    {
+                        "version": TEXT,
+                        "state": {"type": "string", "enum": ["LOADING", "AVAILABLE", "UNLOADING", "END"]},
+                        "status": object_of({"error_code": TEXT, "error_message": TEXT}),
+                    }
+                )
+            )
+        }
+    ),
+    "Signatures": object_of({"model_spec": _ANYTHING, "metadata": _ANYTHING}),
+}
+
 _STATUS: Final[dict[str, Schema]] = {
     "Signature": object_of(
         {
@@ -170,12 +188,13 @@ _STATUS: Final[dict[str, Schema]] = {
 }
 
 _REQUESTS: Final = {name: form.schema for name, form in FORMS.items()}
-SCHEMAS: Final[Mapping[str, Schema]] = {**_METADATA, **_REQUESTS, **_INFERENCE, **_STATUS}
+SCHEMAS: Final[Mapping[str, Schema]] = {**_METADATA, **_REQUESTS, **_INFERENCE, **_TENSORFLOW, **_STATUS}
 
 
 # ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+_CALLS: Final = {"InferRequest", "PredictRequest"}
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request
@@ -188,6 +207,7 @@ _PARAMETERS: Final[Mapping[str, JsonObject]] = {
         "description": "Version of the model.",
         "schema": {"type": "string", "pattern": "^(0|[1-9][0-9]{0,18})$"},
     },
+    "label": {"description": "Label of a version. There are none here.", "schema": {"type": "string"}},
 }
 _QUERY: Final[Mapping[str, JsonObject]] = {
     "signature": {"description": "Signature to use instead of the default one.", "schema": {"type": "string"}},
@@ -216,7 +236,7 @@ def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> JsonObject:
         "info": {
             "title": "aioflow",
             "version": RELEASE,
-            "description": "Model serving by the Open Inference Protocol, version 2, with its extensions.",
+            "description": "Model serving by the Open Inference Protocol, version 2, and by TensorFlow Serving's API.",
         },
         "paths": paths,
         "components": components,
@@ -236,7 +256,7 @@ def _operation(line: HttpRoute, has_token: bool) -> JsonObject:
     if parameters:
         made["parameters"] = parameters
     if line.takes is not None:
-        made["requestBody"] = {"required": "InferRequest" in line.takes.values(), "content": _content(line.takes)}
+        made["requestBody"] = {"required": not _CALLS.isdisjoint(line.takes.values()), "content": _content(line.takes)}
     made["responses"] = _responses(line, has_token)
     if has_token and not line.is_open:
         made["security"] = [{"token": []}]

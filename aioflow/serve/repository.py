@@ -243,6 +243,15 @@ class Repository:
         """Return all versions by name and number; for a model without versions, one entry with the reason."""
         return [entry for name in sorted(self._models) for entry in self._lines(name, self._models[name])]
 
+    def states(self, name: str, version: str | None = None) -> list[IndexEntry]:
+        """Return the entries of a model in the index, or that of one version. Raises NotFoundError."""
+        found = list(self._lines(name, self._found(name)))
+        if version is not None:
+            found = [entry for entry in found if entry.version == version]
+        if not found:
+            raise NotFoundError(f"model {name!r} has no version {version!r:.20}", expected="a version of the model")
+        return found
+
     def _lines(self, name: str, model: _Model) -> Iterator[IndexEntry]:
         # A version that is being replaced under the same number counts as ready.
         leaving = {served.version for served in self._leaving if served.name == name} - model.versions.keys()

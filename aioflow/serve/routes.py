@@ -16,6 +16,8 @@ from aioflow.serve.page import Page
 _MODEL: Final = "/v2/models/{model}"
 _VERSION: Final = _MODEL + "/versions/{version}"
 _STORED: Final = "/v2/repository/models/{model}"
+# TensorFlow Serving's API.
+_V1: Final = tuple(f"/v1/models/{{model}}{which}" for which in ("", "/versions/{version}", "/labels/{label}"))
 INFER: Final = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 
 # Statuses of errors, besides those of the guard.
@@ -68,6 +70,7 @@ def lines(endpoints: Endpoints, page: Page, metrics: AnswerFunction, openapi: An
         *_of_health(endpoints),
         *_of_models(endpoints),
         *_of_repository(endpoints),
+        *_of_tensorflow(endpoints),
         HttpRoute("GET", "/metrics", metrics, "Metrics in the Prometheus format", {"text/plain": ""}),
         HttpRoute("GET", "/openapi.json", openapi, "This document", {_JSON: "OpenAPI"}),
         *_of_page(page),
@@ -123,6 +126,21 @@ def _of_repository(endpoints: Endpoints) -> list[HttpRoute]:
         HttpRoute("POST", load, endpoints.load, "Load or reload a model", nothing, parameters, _CALLING),
         HttpRoute("POST", unload, endpoints.unload, "Unload a model", nothing, parameters, _CALLING),
     ]
+
+
+def _of_tensorflow(endpoints: Endpoints) -> list[HttpRoute]:
+    asked, given = {_JSON: "PredictRequest"}, {_JSON: "PredictResponse"}
+    found = []
+    for path in _V1:
+        predict = path + ":predict"
+        found += [
+            HttpRoute("POST", predict, endpoints.predict, "Call a model (TensorFlow Serving)", given, asked, _CALLING),
+            HttpRoute("GET", path, endpoints.versions, "States of versions", {_JSON: "VersionStatus"}, fails=(404,)),
+            HttpRoute(
+                "GET", path + "/metadata", endpoints.signatures, "Signatures", {_JSON: "Signatures"}, fails=_FINDING
+            ),
+        ]
+    return found
 
 
 def _of_page(page: Page) -> list[HttpRoute]:

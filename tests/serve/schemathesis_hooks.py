@@ -26,6 +26,8 @@ def map_case(context: Any, case: Any) -> Any:
         data = [[CHANCE.uniform(-9, 9) for _ in range(3)] for _ in range(count)]
         case.body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [count, 3], "data": data}]}
         case.headers.pop("Inference-Header-Content-Length", None)
+    if case.path.endswith(":predict"):
+        case.body = {"instances": [[CHANCE.uniform(-9, 9) for _ in range(3)]]}
     return case
 
 

@@ -1,8 +1,9 @@
 """The Open Inference Protocol, version 2, without I/O: bytes to requests, and arrays to bytes.
 
-`rest` implements the REST form, with tensors as JSON (`json_data`) or as bytes (`binary_data`). All transports share
-the other modules: requests, responses and checks of their tensors (`messages`), `datatypes`, limits (`Limits`), and the
-mapping of errors to statuses (`errors`).
+`rest` implements the REST form, with tensors as JSON (`json_data`) or as bytes (`binary_data`). `tf_rest` implements
+TensorFlow Serving's REST API, which has other messages for the same requests. All transports
+share the other modules: requests, responses and checks of their tensors (`messages`), `datatypes`, limits (`Limits`),
+and the mapping of errors to statuses (`errors`).
 """
 
 from aioflow.serve.protocol.datatypes import DATATYPES, datatype_of, spelled

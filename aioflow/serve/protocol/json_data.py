@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Mapping
@@ -23,16 +24,25 @@ _NUMBERS: Final = frozenset({int, float})
 _OTHERS: Final[Mapping[DType, frozenset[type]]] = {dtypes.bool_: frozenset({bool}), dtypes.string: frozenset({str})}
 
 
-def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> Array:
+def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str, *, has_base64: bool = False) -> Array:
     """Return the array in a list that is nested like the shape, or flat in row-major order.
+
+    Args:
+        data: The list.
+        dtype: The dtype of the input.
+        shape: Its shape.
+        name: Its name, for errors.
+        has_base64: Whether strings may also be objects `{"b64": …}`, as in TensorFlow Serving's API.
 
     Raises:
         MalformedRequestError: the number of elements is wrong, the list is ragged, or elements have another type.
     """
     flat = _flat(data, shape, name)
+    if has_base64 and dtype is dtypes.string:
+        flat = [from_base64(each, name) if type(each) is dict else each for each in flat]
     allowed = _OTHERS.get(dtype) or (_NUMBERS if dtype.is_floating else frozenset({int}))
     # The exact types: `bool` is a subclass of `int`, but true is not a number here.
-    found = set(map(type, flat))
+    found = set(map(type, flat)) - {bytes}  # JSON has no bytes: those here were base64
     if not found <= allowed:
         raise MalformedRequestError(
             f"the data of input {name!r} has elements of the wrong type",
@@ -42,7 +52,7 @@ def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> 
     try:
         if dtype is dtypes.string:
             array = np.empty(len(flat), np.object_)
-            array[:] = [text.encode() for text in flat]
+            array[:] = [each if type(each) is bytes else each.encode() for each in flat]
         else:
             # By way of float64: the conversion to a smaller dtype then raises for a number that is too large.
             with np.errstate(over="raise"):
@@ -55,6 +65,20 @@ def from_json(data: object, dtype: DType, shape: tuple[int, ...], name: str) -> 
             f"an element of input {name!r} does not fit its datatype", expected=spelled(dtype), actual=str(error)
         ) from error
     return array.reshape(shape)
+
+
+def from_base64(value: Mapping[str, object], name: str) -> bytes:
+    """Return the bytes in an object `{"b64": …}`; padding is optional. Raise MalformedRequestError."""
+    text = value.get("b64")
+    if type(text) is str and len(value) == 1:
+        digits = text.rstrip("=")
+        try:
+            return base64.b64decode(digits + "=" * (-len(digits) % 4), validate=True)
+        except ValueError:
+            pass
+    raise MalformedRequestError(
+        f"input {name!r} has an object that is no byte string", expected='{"b64": TEXT} in base64', actual="another"
+    )
 
 
 def _check_infinite(flat: list[object]) -> None:

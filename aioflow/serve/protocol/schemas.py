@@ -140,6 +140,15 @@ FORMS: Final[Mapping[str, Form]] = {
         parameters=_or_none(_object(PARAMETERS)),
     ),
     "IndexRequest": Form({}, ready=_FLAG),
+    "PredictRequest": Form(
+        {},
+        signature_name=_TEXT.described("Signature to use instead of the default one."),
+        instances=Member(list_of({}), lambda value: type(value) is list, "a list").described(
+            "Rows: a list of values, or of objects by input name."
+        ),
+        inputs=Member({}, lambda value: True, "").described("Columns: a value, or an object by input name."),
+        parameters=_or_none(_object(SCHEDULING)),
+    ),
 }
 
 
