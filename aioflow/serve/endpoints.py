@@ -30,7 +30,13 @@ from aioflow.serve.protocol.json_data import Nan
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.rest import json_object
 from aioflow.serve.protocol.schemas import FORMS
-from aioflow.serve.protocol.tf_rest import decode_predict, encode_predict
+from aioflow.serve.protocol.tf_rest import (
+    decode_examples,
+    decode_predict,
+    encode_classes,
+    encode_predict,
+    encode_scores,
+)
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
 from aioflow.serve.tf_metadata import check_label, signatures_of, version_status_of
@@ -102,6 +108,25 @@ class Endpoints:
         def decode(body: Buffer, model: ServedModel) -> tuple[InferRequest, Encode]:
             found = decode_predict(body, model.signature_of, self._limits)
             return found.request, lambda response: EncodedResponse(encode_predict(response, found.is_row), None)
+
+        await self._call(scope, receive, send, decode)
+
+    async def classify(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a `:classify` request of TensorFlow Serving's API."""
+        await self._call_with_examples(scope, receive, send, "classify", encode_classes)
+
+    async def regress(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a `:regress` request of TensorFlow Serving's API."""
+        await self._call_with_examples(scope, receive, send, "regress", encode_scores)
+
+    async def _call_with_examples(
+        self, scope: Scope, receive: Receive, send: Send, method: str, encode: Callable[[InferResponse], bytes]
+    ) -> None:
+        check_label(scope["path_params"])
+
+        def decode(body: Buffer, model: ServedModel) -> tuple[InferRequest, Encode]:
+            request = decode_examples(body, model.signature_of, method, self._limits)
+            return request, lambda response: EncodedResponse(encode(response), None)
 
         await self._call(scope, receive, send, decode)
 

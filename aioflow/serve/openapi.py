@@ -103,6 +103,8 @@ _METADATA: Final[dict[str, Schema]] = {
 
 _TENSORFLOW: Final[dict[str, Schema]] = {
     "PredictResponse": object_of({}, predictions={"type": "array"}, outputs={}),
+    "Example": _ANYTHING,  # a value or a list of values for each feature
+    "Results": object_of({"results": {"type": "array"}}),
     "VersionStatus": object_of(
         {
             "model_version_status": list_of(
@@ -194,7 +196,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {**_METADATA, **_REQUESTS, **_INFERENCE, 
 # ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_CALLS: Final = {"InferRequest", "PredictRequest"}
+_CALLS: Final = {"InferRequest", "PredictRequest", "ExamplesRequest"}
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request

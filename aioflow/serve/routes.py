@@ -130,11 +130,14 @@ def _of_repository(endpoints: Endpoints) -> list[HttpRoute]:
 
 def _of_tensorflow(endpoints: Endpoints) -> list[HttpRoute]:
     asked, given = {_JSON: "PredictRequest"}, {_JSON: "PredictResponse"}
+    examples, results = {_JSON: "ExamplesRequest"}, {_JSON: "Results"}
     found = []
     for path in _V1:
-        predict = path + ":predict"
+        predict, classify, regress = (f"{path}:{verb}" for verb in ("predict", "classify", "regress"))
         found += [
             HttpRoute("POST", predict, endpoints.predict, "Call a model (TensorFlow Serving)", given, asked, _CALLING),
+            HttpRoute("POST", classify, endpoints.classify, "Classify examples", results, examples, _CALLING),
+            HttpRoute("POST", regress, endpoints.regress, "Regression of examples", results, examples, _CALLING),
             HttpRoute("GET", path, endpoints.versions, "States of versions", {_JSON: "VersionStatus"}, fails=(404,)),
             HttpRoute(
                 "GET", path + "/metadata", endpoints.signatures, "Signatures", {_JSON: "Signatures"}, fails=_FINDING

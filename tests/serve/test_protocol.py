@@ -372,6 +372,7 @@ VALID: dict[str, dict[str, Any]] = {
     "RequestedOutput": {"name": "y"},
     "InferRequest": {"inputs": []},
     "IndexRequest": {},
+    "ExamplesRequest": {"examples": []},
     "PredictRequest": {},
 }
 KINDS = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}

@@ -192,3 +192,65 @@ async def test_status_and_metadata(folder: Path) -> None:
         assert (await client.get("/v1/models/m")).json()["model_version_status"][0]["state"] == "END"
         paths = json.loads((await client.get("/openapi.json")).text)["paths"]
         assert "/v1/models/{model}:predict" in paths
+
+
+# ── examples ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def save_with_examples(folder: Path) -> Path:
+    """Save a model that doubles the feature `x`, of numbers, and says yes or no about it, by TensorFlow's methods."""
+    with af.Graph().as_default() as graph:
+        examples = af.placeholder("string", [None], name="examples")
+        features = {"x": af.io.FixedLenFeature([], "float32"), "name": af.io.FixedLenFeature([], "string", b"")}
+        parsed = af.io.parse_example(examples, features)
+        twice = af.reshape(parsed["x"], [-1, 1]) * 2.0
+        classes = af.stack([parsed["name"], parsed["name"]], axis=1)
+        regress, classify = (f"tensorflow/serving/{method}" for method in ("regress", "classify"))
+        inputs, both = {"inputs": examples}, {"classes": classes, "scores": af.concat([twice, -twice], axis=1)}
+        signatures = {
+            "serving_default": af.saved.Signature(inputs, {"outputs": twice}, regress),
+            "classify": af.saved.Signature(inputs, both, classify),
+            "scores": af.saved.Signature(inputs, {"scores": both["scores"]}, classify),
+        }
+    async with af.Session(graph=graph) as session:
+        await af.saved.save(session, folder, signatures)
+    return folder
+
+
+async def test_examples_are_classified_and_have_values(tmp_path: Path) -> None:
+    examples = [{"x": 1.5, "name": "a"}, {"x": [2.0], "name": {"b64": "Yg=="}}]
+    async with serving({"m": await save_with_examples(tmp_path / "m")}) as (_, client):
+        response = await client.post("/v1/models/m:regress", json={"examples": examples})
+        assert response.json() == {"results": [3.0, 4.0]}
+        response = await client.post(
+            "/v1/models/m/versions/1:classify", json={"signature_name": "classify", "examples": examples}
+        )
+        assert response.json() == {"results": [[["a", 3.0], ["a", -3.0]], [["b", 4.0], ["b", -4.0]]]}
+        response = await client.post(
+            "/v1/models/m:classify", json={"signature_name": "scores", "context": {"x": 1.0}, "examples": [{}]}
+        )
+        assert response.json() == {"results": [[["", 2.0], ["", -2.0]]]}
+        metadata = (await client.get("/v1/models/m/metadata")).json()["metadata"]["signature_def"]["signature_def"]
+        assert metadata["classify"]["method_name"] == "tensorflow/serving/classify"
+
+
+async def test_wrong_examples_are_refused(tmp_path: Path) -> None:
+    async with serving({"m": await save_with_examples(tmp_path / "m")}) as (_, client):
+        for body, said in (
+            ({}, "'examples'"),
+            ({"examples": []}, "'examples' is empty"),
+            ({"examples": [1]}, "not an object"),
+            ({"examples": [{"x": 1.0}], "context": {"x": 2.0}}, "in 'context' and in an example"),
+            ({"examples": [{"x": None}]}, "wrong type"),
+            ({"examples": [{"x": [1.0, "a"]}]}, "wrong type"),
+            ({"examples": [{"x": [[1.0]]}]}, "wrong type"),
+            ({"examples": [{"x": 1 << 80}]}, "does not fit"),
+            ({"examples": [{"x": 1e300}]}, "does not fit"),
+            ({"examples": [{"\ud800": 1.0}]}, "not text"),
+            ({"examples": [{"x": {"b64": "!"}}]}, "no byte string"),
+            ({"examples": [{"x": 1}]}, "x"),  # an integer feature, where the model wants floats
+            ({"examples": [{"x": 1.0}], "signature_name": "classify"}, "cannot regress"),
+        ):
+            response = await client.post("/v1/models/m:regress", content=json.dumps(body))
+            assert response.status_code == 400, body
+            assert said in response.json()["error"], body

@@ -125,6 +125,7 @@ PARAMETERS: Final = Form(
 )
 INPUT_PARAMETERS: Final = Form({}, binary_data_size=_or_none(_WHOLE))
 OUTPUT_PARAMETERS: Final = Form({}, binary_data=_FLAG)
+_FEATURES: Final[Schema] = {"type": "object"}  # a value, or a list of values, by name
 _DATA: Final = "Elements in row-major order, flat or nested by the shape; absent if sent as binary data."
 FORMS: Final[Mapping[str, Form]] = {
     "InputTensor": Form(
@@ -140,6 +141,14 @@ FORMS: Final[Mapping[str, Form]] = {
         parameters=_or_none(_object(PARAMETERS)),
     ),
     "IndexRequest": Form({}, ready=_FLAG),
+    "ExamplesRequest": Form(
+        {"examples": _list("Example")},
+        signature_name=_TEXT.described("Signature to use instead of the default one."),
+        context=_or_none(Member(_FEATURES, lambda value: type(value) is dict, "an object")).described(
+            "Features of all examples."
+        ),
+        parameters=_or_none(_object(SCHEDULING)),
+    ),
     "PredictRequest": Form(
         {},
         signature_name=_TEXT.described("Signature to use instead of the default one."),

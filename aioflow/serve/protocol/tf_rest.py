@@ -1,4 +1,4 @@
-"""TensorFlow Serving's REST API: decoding of `:predict` requests, and encoding of their predictions."""
+"""TensorFlow Serving's REST API: decoding of `:predict`, `:classify` and `:regress` requests, and of their results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from aioflow.formats.example import FeatureKind, encode_example
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import as_dtype
+from aioflow.graph.dtypes import DType, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Signature
 from aioflow.memory.values import Array, Buffer
@@ -24,6 +25,12 @@ from aioflow.serve.protocol.rest import json_object
 from aioflow.serve.protocol.schemas import FORMS, SCHEDULING, shown
 
 _REQUEST: Final = FORMS["PredictRequest"]
+_EXAMPLES: Final = FORMS["ExamplesRequest"]
+_FEATURES: Final[Mapping[FeatureKind, DType]] = {
+    "bytes": dtypes.string,
+    "float": dtypes.float32,
+    "int64": dtypes.int64,
+}
 _BASE64: Final = "b64"
 _BYTES: Final = "_bytes"  # the suffix of the names of outputs that are bytes, not text
 
@@ -120,6 +127,68 @@ def _array(value: Any, inputs: Mapping[str, Tensor], name: str, limits: Limits) 
     return from_json(value, inputs[name].dtype, tuple(shape), name, has_base64=True)
 
 
+def decode_examples(body: Buffer, signature_of: Signatures, method: str, limits: Limits) -> InferRequest:
+    """Decode the body of a `:classify` or `:regress` request: examples for the only input of the signature.
+
+    Args:
+        body: The body.
+        signature_of: As for `decode_predict`.
+        method: The method that the signature must have: "classify" or "regress".
+        limits: The limits.
+
+    Raises:
+        MalformedRequestError: the request violates the protocol, or the signature has another method.
+        TooLargeError: the request exceeds the limits.
+    """
+    document = json_object(body, limits)
+    _EXAMPLES.check(document, "the request")
+    parameters = dict(document.get("parameters") or {})
+    SCHEDULING.check(parameters, "the request")
+    name = document.get("signature_name") or None
+    signature = signature_of(name)
+    if name is not None:
+        parameters["signature"] = name
+    if signature.method != f"tensorflow/serving/{method}" or [t.dtype for t in signature.inputs.values()] != [
+        dtypes.string
+    ]:
+        raise MalformedRequestError(
+            f"the signature cannot {method}",
+            expected=f"the name of a signature with the method 'tensorflow/serving/{method}', or a call of :predict",
+            actual=signature.method or "another method",
+        )
+    rows, context = document["examples"], document.get("context") or {}
+    if not rows:
+        raise MalformedRequestError("'examples' is empty", expected="one example or more")
+    examples = np.empty(len(rows), np.object_)
+    examples[:] = [_example(row, context) for row in rows]
+    timeout, priority = scheduling(parameters)
+    return InferRequest({_only(signature.inputs): examples}, timeout=timeout, priority=priority, parameters=parameters)
+
+
+def _example(row: Any, context: JsonObject) -> bytes:
+    """Return the bytes of an example with these features and those of the context."""
+    if type(row) is not dict:
+        raise MalformedRequestError("an element of 'examples' is not an object", actual=shown(row))
+    if twice := row.keys() & context.keys():
+        raise MalformedRequestError("a feature is in 'context' and in an example", actual=shown(min(twice)))
+    try:
+        return encode_example({name.encode(): _feature(each, name) for name, each in {**context, **row}.items()})
+    except UnicodeEncodeError as error:
+        raise MalformedRequestError("the name of a feature is not text", expected="UTF-8") from error
+
+
+def _feature(value: Any, name: str) -> tuple[FeatureKind | None, list[Any]]:
+    values = value if type(value) is list else [value]
+    if not values:
+        return None, []
+    kinds = set(map(type, values))
+    kind: FeatureKind = "bytes" if kinds & {str, dict} else "float" if float in kinds else "int64"
+    if kind == "int64":
+        values = [int(each) if type(each) is bool else each for each in values]
+    found = from_json(values, _FEATURES[kind], (len(values),), f"feature {name:.60}", has_base64=True)
+    return kind, found.tolist()
+
+
 # ── responses ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -139,6 +208,44 @@ def encode_predict(response: InferResponse, is_row: bool) -> bytes:
     else:
         text = f"{{{','.join(f'{json.dumps(name)}:{each}' for name, each in texts.items())}}}"
     return f'{{"outputs":{text}}}'.encode()
+
+
+def encode_classes(response: InferResponse) -> bytes:
+    """Encode a response of `:classify`: labels with their scores, for each example.
+
+    Raises:
+        MalformedRequestError: the outputs are not as for `encode_scores`, or a label is not text.
+    """
+    found = [_plain(response.outputs[name], name) for name in ("classes", "scores") if name in response.outputs]
+    shapes = {array.shape for array in found}
+    if len(shapes) != 1 or len(found[0].shape) != 2:
+        raise _wrong_outputs(response, "'classes', 'scores' or both, of shape [examples, classes]")
+    blank = np.empty(found[0].shape, np.object_)
+    if "classes" not in response.outputs:
+        blank[:] = ""
+        found.insert(0, blank)
+    elif "scores" not in response.outputs:
+        blank[:] = 0.0
+        found.append(blank)
+    rows = [list(zip(*row, strict=True)) for row in zip(*(array.tolist() for array in found), strict=True)]
+    return _dumped({"results": rows}).encode()
+
+
+def encode_scores(response: InferResponse) -> bytes:
+    """Encode a response of `:regress`: a number for each example.
+
+    Raises:
+        MalformedRequestError: the model has other outputs than the method of its signature demands.
+    """
+    array = response.outputs.get("outputs")
+    if array is None or array.shape not in {(array.size,), (array.size, 1)}:
+        raise _wrong_outputs(response, "'outputs' of shape [examples] or [examples, 1]")
+    return _dumped({"results": _plain(array, "outputs").reshape(-1).tolist()}).encode()
+
+
+def _wrong_outputs(response: InferResponse, expected: str) -> MalformedRequestError:
+    actual = {name: list(array.shape) for name, array in response.outputs.items()}
+    return MalformedRequestError("the signature has other outputs than its method", expected=expected, actual=actual)
 
 
 def _row_pieces(outputs: Mapping[str, Array]) -> Iterator[str]:
