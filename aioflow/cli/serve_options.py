@@ -39,7 +39,7 @@ DRAIN_SECONDS: Final = 30.0
 _STUCK_SECONDS: Final = 30.0
 _MOST_TOKEN: Final = 4096
 _TOKEN: Final = "AIOFLOW_TOKEN"
-_TOKEN_FILE: Final = "AIOFLOW_TOKEN_FILE"
+_ADMIN_TOKEN: Final = "AIOFLOW_ADMIN_TOKEN"
 _TABLES: Final = ("serve", "limits", "models")  # of the file
 # Options of models that have the names of fields of `ModelOptions`.
 _PASSED: Final = (
@@ -122,7 +122,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         type=file,
         metavar="FILE",
-        help=f"file with the required token (mode 600); also: {_TOKEN}, {_TOKEN_FILE}",
+        help=f"file with the required token (mode 600); also: {_TOKEN}, {_TOKEN}_FILE",
+    )
+    where.add_argument(
+        "--admin-token-file",
+        type=file,
+        metavar="FILE",
+        help="file with the token required to load and unload models, which the other then does not permit; also: "
+        f"{_ADMIN_TOKEN}, {_ADMIN_TOKEN}_FILE",
     )
     where.add_argument("--tls-cert", type=file, metavar="FILE", help="serve TLS with this certificate (PEM)")
     where.add_argument("--tls-key", type=file, metavar="FILE", help="private key of the certificate (PEM)")
@@ -385,7 +392,8 @@ def _where(settings: Mapping[str, Any], environment: Mapping[str, str]) -> servi
     names = ("host", "port", "grpc_port", "tls_cert", "tls_key", "readiness")
     return service.ServerOptions(
         **{name: settings[name] for name in names if name in settings},
-        token=_token(settings.get("token_file"), environment),
+        token=_token(settings.get("token_file"), environment, _TOKEN),
+        admin_token=_token(settings.get("admin_token_file"), environment, _ADMIN_TOKEN),
         hosts=settings.get("allow_host"),
         drain_seconds=settings.get("drain_seconds", DRAIN_SECONDS),
         strict=settings.get("strict", False),
@@ -393,16 +401,16 @@ def _where(settings: Mapping[str, Any], environment: Mapping[str, str]) -> servi
     )
 
 
-# ── the token: from a file or the environment, since other users can read command lines ───────────────────────────────
+# ── the tokens: from a file or the environment, since other users can read command lines ──────────────────────────────
 
 
-def _token(path: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the token in a file, or else that of the environment; None without both."""
-    text, named = environment.get(_TOKEN), environment.get(_TOKEN_FILE)
+def _token(path: Path | None, environment: Mapping[str, str], variable: str) -> str | None:
+    """Return the token in a file, or else that of an environment variable; None without both."""
+    text, named = environment.get(variable), environment.get(f"{variable}_FILE")
     if path is None and text is not None and named is not None:
-        raise InvalidArgumentError(f"{_TOKEN} and {_TOKEN_FILE} are both set", expected="one of them")
+        raise InvalidArgumentError(f"{variable} and {variable}_FILE are both set", expected="one of them")
     if path is None and text is not None:
-        return _checked_token(_TOKEN, text.encode(errors="surrogateescape").strip())
+        return _checked_token(variable, text.encode(errors="surrogateescape").strip())
     if path is None and named is not None:
         path = Path(named)
     return None if path is None else _token_of_file(path)

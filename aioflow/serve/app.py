@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from aioflow.errors import OpError
 from aioflow.serve.endpoints import Endpoint, Endpoints
-from aioflow.serve.guard import RequestGuard
+from aioflow.serve.guard import CHANGE, RequestGuard
 from aioflow.serve.lag import LoopLag
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metrics import CONTENT_TYPE, ServiceMetrics
@@ -42,6 +42,7 @@ def create_app(
     *,
     limits: Limits | None = None,
     token: str | None = None,
+    admin_token: str | None = None,
     hosts: Collection[str] | None = None,
 ) -> Starlette:
     """Return an application that serves these models by the Open Inference Protocol, version 2.
@@ -56,20 +57,27 @@ def create_app(
         limits: Limits for a single request.
         token: The token that requests must send as `Authorization: Bearer …`, except for health checks. None for no
             authentication.
+        admin_token: The token that requests to load or unload a model must send instead, and other requests may send.
+            None if `token` suffices.
         hosts: The allowed values of `Host: …`, without the port; None for any.
 
     Raises:
-        InvalidArgumentError: the token is empty.
+        InvalidArgumentError: a token is empty, or both are the same.
     """
     own = not isinstance(models, Repository)
     repository = Repository(models, options) if not isinstance(models, Repository) else models
     endpoints = Endpoints(repository, limits or Limits())
     watch = ServiceWatch(repository, endpoints.admission)
-    # A function, because a serving process that checks tokens outside the application sets `has_token` later.
-    table = _table(repository, endpoints, watch, lambda: app.state.has_token)
+
+    def needs_token(line: HttpRoute) -> bool:
+        # Read for each document, because a serving process that checks tokens outside the application sets them later.
+        state = app.state
+        return bool((state.has_token and not line.is_open) or (state.has_admin_token and CHANGE.fullmatch(line.path)))
+
+    table = _table(repository, endpoints, watch, needs_token)
     routes = [Route(line.path, Endpoint(line.answer), methods=[line.method]) for line in table]
     is_open = frozenset(line.path for line in table if line.is_open)
-    guard = RequestGuard(token, hosts, is_open)
+    guard = RequestGuard(token, hosts, is_open, admin_token)
     nothing = Endpoint(endpoints.nothing)
     app = _Service(guard, Endpoint(endpoints.infer), nothing, routes, _lifespan(repository, watch) if own else None)
     app.router.default = nothing
@@ -79,7 +87,7 @@ def create_app(
     app.state.watch = watch
     app.state.admission = endpoints.admission
     app.state.open = is_open
-    app.state.has_token = token is not None
+    app.state.has_token, app.state.has_admin_token = token is not None, admin_token is not None
     return app
 
 
@@ -98,7 +106,7 @@ class ServiceWatch:
 
 
 def _table(
-    repository: Repository, endpoints: Endpoints, watch: ServiceWatch, has_token: Callable[[], bool]
+    repository: Repository, endpoints: Endpoints, watch: ServiceWatch, needs_token: Callable[[HttpRoute], bool]
 ) -> list[HttpRoute]:
     """Return all routes, including that of the OpenAPI document that describes them."""
     metrics = ServiceMetrics(repository, endpoints.admission, watch.lag)
@@ -107,7 +115,7 @@ def _table(
         await answer(to, 200, metrics.text(), CONTENT_TYPE)
 
     async def answer_openapi(scope: Scope, receive: Receive, to: Send) -> None:
-        await answer_json(to, openapi_document(table, has_token()))
+        await answer_json(to, openapi_document(table, needs_token))
 
     table = lines(endpoints, Page(repository, watch.status), answer_metrics, answer_openapi)
     return table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -220,18 +220,18 @@ _QUERY: Final[Mapping[str, JsonObject]] = {
 }
 
 
-def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> JsonObject:
+def openapi_document(lines: Sequence[HttpRoute], needs_token: Callable[[HttpRoute], bool]) -> JsonObject:
     """Return the document in OpenAPI 3.1.
 
     Args:
         lines: The routes.
-        has_token: Whether requests need a token.
+        needs_token: Returns whether requests of a route need a token.
     """
     paths: dict[str, JsonObject] = {}
     for line in lines:
-        paths.setdefault(line.path, {})[line.method.lower()] = _operation(line, has_token)
+        paths.setdefault(line.path, {})[line.method.lower()] = _operation(line, needs_token(line))
     components: JsonObject = {"schemas": dict(SCHEMAS)}
-    if has_token:
+    if any(needs_token(line) for line in lines):
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
@@ -245,7 +245,7 @@ def openapi_document(lines: Iterable[HttpRoute], has_token: bool) -> JsonObject:
     }
 
 
-def _operation(line: HttpRoute, has_token: bool) -> JsonObject:
+def _operation(line: HttpRoute, needs_token: bool) -> JsonObject:
     made: JsonObject = {"summary": line.summary, "operationId": _identifier(line)}
     parameters = [
         {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
@@ -259,8 +259,8 @@ def _operation(line: HttpRoute, has_token: bool) -> JsonObject:
         made["parameters"] = parameters
     if line.takes is not None:
         made["requestBody"] = {"required": not _CALLS.isdisjoint(line.takes.values()), "content": _content(line.takes)}
-    made["responses"] = _responses(line, has_token)
-    if has_token and not line.is_open:
+    made["responses"] = _responses(line, needs_token)
+    if needs_token:
         made["security"] = [{"token": []}]
     return made
 
@@ -274,12 +274,12 @@ def _content(kinds: Mapping[str, str]) -> JsonObject:
     return {kind: {"schema": ref(schema)} if schema else {} for kind, schema in kinds.items()}
 
 
-def _responses(line: HttpRoute, has_token: bool) -> JsonObject:
+def _responses(line: HttpRoute, needs_token: bool) -> JsonObject:
     found: JsonObject = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
     if _BYTES in line.gives:
         length = {"description": _LENGTH_SAYS, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
         found["200"]["headers"] = {_LENGTH: length}
-    guard = (*_GUARD, 401) if has_token and not line.is_open else _GUARD
+    guard = (*_GUARD, 401) if needs_token else _GUARD
     for status in sorted({*line.fails, *guard}):
         found[str(status)] = _error(status)
     if line.not_ready:

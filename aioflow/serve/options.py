@@ -109,8 +109,9 @@ class ServerOptions:
     Attributes:
         host, port: Address to listen on; port 0 picks a free port.
         grpc_port: Port for gRPC on that host; None disables gRPC.
-        token, hosts: See `create_app`. If neither is set and the service listens on a loopback address, it accepts only
-            loopback host names. This prevents a web page from reaching it under another name (DNS rebinding).
+        token, admin_token, hosts: See `create_app`. If neither `token` nor `hosts` is set and the service listens on a
+            loopback address, it accepts only loopback host names. This prevents a web page from reaching it under
+            another name (DNS rebinding).
         tls_cert, tls_key: Files with the certificate chain and its key (PEM), for TLS. The key file must not be
             readable by other users.
         drain_seconds: Seconds that running requests may take to finish when the service shuts down.
@@ -121,7 +122,8 @@ class ServerOptions:
         access_log: Whether each answered request is logged to the logger `aioflow.access`, at level INFO.
 
     Raises:
-        InvalidArgumentError: a certificate is given without its key, or `drain_seconds` or `readiness` is out of range.
+        InvalidArgumentError: a certificate is given without its key, both tokens are the same, or `drain_seconds` or
+            `readiness` is out of range.
     """
 
     host: str = "127.0.0.1"
@@ -135,6 +137,7 @@ class ServerOptions:
     strict: bool = True
     readiness: Readiness = "all"
     access_log: bool = False
+    admin_token: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_seconds(self.drain_seconds, "ServerOptions.drain_seconds")
@@ -142,6 +145,8 @@ class ServerOptions:
             raise InvalidArgumentError(
                 "ServerOptions.readiness is unknown", expected=f"one of {READINESS}", actual=self.readiness
             )
+        if self.token is not None and self.token == self.admin_token:
+            raise InvalidArgumentError("both tokens are the same", expected="another token for the administrator")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise InvalidArgumentError(
                 "a TLS certificate needs its key, and a key its certificate", expected="both, or neither"
@@ -151,10 +156,11 @@ class ServerOptions:
         """Log a warning if the service listens beyond the loopback address and requires no token."""
         if self.token is None and self.host not in _LOOPBACK and not is_loopback(self.host):
             _LOG.warning(
-                "anyone who can reach %s port %d may use, load and unload the models, since there is no token: give one"
+                "anyone who can reach %s port %d may %s the models, since there is no token: give one"
                 " (--token-file, ServerOptions.token), or listen on 127.0.0.1 behind a proxy that asks for one",
                 self.host,
                 port,
+                "use, load and unload" if self.admin_token is None else "use",
             )
 
     def allowed(self) -> Collection[str] | None:

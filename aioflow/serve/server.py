@@ -83,7 +83,11 @@ class Server:
             readiness=self._where.readiness,
         )
         self.app: Starlette = create_app(
-            self.repository, limits=limits, token=self._where.token, hosts=self._where.allowed()
+            self.repository,
+            limits=limits,
+            token=self._where.token,
+            admin_token=self._where.admin_token,
+            hosts=self._where.allowed(),
         )
         self._sockets = sockets
         self._stack = contextlib.AsyncExitStack()

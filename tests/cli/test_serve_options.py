@@ -274,6 +274,15 @@ def test_malformed_token_is_not_shown(environment: dict[str, str]) -> None:
     assert "words" not in str(raised.value)
 
 
+def test_admin_token_is_read_like_that_of_callers(secret: str) -> None:
+    found = given("m=a", "--admin-token-file", secret, environment={"AIOFLOW_TOKEN": "other"}).where
+    assert (found.token, found.admin_token) == ("other", "of-the-file")
+    assert given("m=a", environment={"AIOFLOW_ADMIN_TOKEN": "root"}).where.admin_token == "root"
+    assert "of-the-file" not in repr(found)
+    with pytest.raises(InvalidArgumentError, match="both tokens are the same"):
+        given("m=a", "--token-file", secret, "--admin-token-file", secret)
+
+
 def test_two_tokens_in_the_environment_are_rejected(secret: str) -> None:
     with pytest.raises(InvalidArgumentError, match="both set"):
         given("m=a", environment={"AIOFLOW_TOKEN": "secret", "AIOFLOW_TOKEN_FILE": secret})

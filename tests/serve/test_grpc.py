@@ -364,6 +364,21 @@ async def test_message_that_does_not_arrive_times_out(folder: Path) -> None:
         assert "did not arrive in time" in raised.value.details()
 
 
+async def test_admin_token_alone_may_change_the_models(folder: Path) -> None:
+    where = ServerOptions(token="secret", admin_token="root")
+    async with over_grpc({"m": folder}, where=where) as (_, ask):
+        for name in ("RepositoryModelLoad", "RepositoryModelUnload"):
+            for metadata, code in (
+                ((), Code.UNAUTHENTICATED),
+                ((("authorization", "Bearer secret"),), Code.PERMISSION_DENIED),
+            ):
+                async with asking(code):
+                    await ask(name, metadata=metadata, model_name="m")
+            await ask(name, metadata=(("authorization", "Bearer root"),), model_name="m")
+        for token in ("secret", "root"):
+            await ask("RepositoryIndex", metadata=(("authorization", f"Bearer {token}"),))
+
+
 async def test_token_is_checked_before_the_message_is_read(folder: Path) -> None:
     async with over_grpc({"m": folder}, where=ServerOptions(token="secret")) as (_, ask):
         assert (await ask("ServerLive")).live

@@ -328,6 +328,36 @@ async def test_token_is_required_except_for_health(folder: Path) -> None:
             assert (await client.get("/v2", headers={"Authorization": right})).status_code == 200
 
 
+@pytest.mark.parametrize("token", ["secret", None])
+async def test_admin_token_alone_may_change_the_models(folder: Path, token: str | None) -> None:
+    where = ServerOptions(port=0, token=token, admin_token="root")
+    async with serving({"m": folder}, where=where) as (_, client):
+        change, call = "/v2/repository/models/m/load", "/v2/models/m/infer"
+        for given, of_changes, of_calls in (
+            (None, 401, 200 if token is None else 401),
+            ("wrong", 401, 200 if token is None else 401),
+            ("secret", 401 if token is None else 403, 200),
+            ("root", 200, 200),
+        ):
+            headers = {} if given is None else {"Authorization": f"Bearer {given}"}
+            assert (await client.post(change, headers=headers)).status_code == of_changes, given
+            assert (await client.post(call, json=asked(rows()), headers=headers)).status_code == of_calls, given
+        response = await client.post(change.replace("load", "unload"), headers={"Authorization": "Bearer secret"})
+        assert ("may not load or unload" in response.json()["error"]) is (token is not None)
+        document = (await client.get("/openapi.json", headers={"Authorization": "Bearer root"})).json()
+        assert "security" in document["paths"]["/v2/repository/models/{model}/load"]["post"]
+        assert ("security" in document["paths"]["/v2"]["get"]) is (token is not None)
+
+
+def test_admin_token_differs_from_that_of_callers(folder: Path) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="both tokens are the same"):
+        ServerOptions(token="secret", admin_token="secret")
+    with pytest.raises(errors.InvalidArgumentError, match="both tokens are the same"):
+        create_app({"m": folder}, token="secret", admin_token="secret")
+    with pytest.raises(errors.InvalidArgumentError, match="the token is empty"):
+        create_app({"m": folder}, admin_token="")
+
+
 async def test_line_break_at_the_end_of_a_path_is_part_of_it(folder: Path) -> None:
     """Otherwise, with several processes, an unload would be routed to a single process and change only that one."""
     async with serving({"m": folder}) as (_, client):

@@ -177,6 +177,7 @@ _SERVICE: Final = "inference.GRPCInferenceService"
 _HEALTH: Final = f"{HEALTH_PACKAGE}.Health"  # gRPC's own service, used by Kubernetes and load balancers
 OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # probes have no token
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+CHANGES: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})  # of the models
 _STREAMS: Final = 100  # per kind of stream: clients need no token, and there are few load balancers
 _LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and arrays are processed in a thread
 

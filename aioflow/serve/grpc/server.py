@@ -22,7 +22,7 @@ from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
 from aioflow.observe.logs import REQUEST_ID, REQUEST_ID_HEADER, TRACEPARENT, AccessEntry, log_access, request_id
-from aioflow.serve.grpc.methods import OPEN, Method, Methods
+from aioflow.serve.grpc.methods import CHANGES, OPEN, Method, Methods
 from aioflow.serve.guard import Bearer
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.options import ServerOptions
@@ -65,7 +65,7 @@ class GrpcServer:
         self._where = where or ServerOptions()
         self._limits = limits or Limits()
         self._methods = Methods(repository, self._limits, admission or RequestAdmission(self._limits.pending_bytes))
-        self._bearer = Bearer(self._where.token)
+        self._bearer = Bearer(self._where.token, self._where.admin_token)
         self._server: grpc.aio.Server | None = None
         self.address = ""
 
@@ -141,7 +141,7 @@ class GrpcServer:
             exchange = _Exchange(context, self._limits)
             try:
                 if name not in OPEN:
-                    self._bearer.check(_metadata(context, "authorization").encode())
+                    self._bearer.check(_metadata(context, "authorization").encode(), name in CHANGES)
                 await method(exchange)
                 status = _OK
             except Exception as error:

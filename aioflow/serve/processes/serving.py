@@ -273,8 +273,8 @@ class ServingProcess:
         )
         self._app = app = create_app(repository, limits=limits)
         # The guard is outside the application here. The OpenAPI document must still say that requests need a token.
-        app.state.has_token = where.token is not None
-        guard = RequestGuard(where.token, where.allowed(), app.state.open)
+        app.state.has_token, app.state.has_admin_token = where.token is not None, where.admin_token is not None
+        guard = RequestGuard(where.token, where.allowed(), app.state.open, where.admin_token)
         web = web_server(WholeService(app, guard, limits, channel, self._board, settings.quorum), where)
         async with repository, running() as group:
             # No sockets of its own: the acceptor hands connections over.

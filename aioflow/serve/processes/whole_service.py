@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from aioflow.errors import OpError
 from aioflow.net.remote_step import outcomes
 from aioflow.serve.endpoints import Endpoint
-from aioflow.serve.guard import RequestGuard
+from aioflow.serve.guard import CHANGE, RequestGuard
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metrics import CONTENT_TYPE
 from aioflow.serve.processes.board import Board
@@ -118,7 +118,6 @@ def _merged(one: JsonObject, other: Mapping[str, Any]) -> JsonObject:
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 METRICS: Final = "/metrics"
-_CHANGE: Final = re.compile(r"/v2/repository/models/([^/]+)/(load|unload)")
 _READY: Final = "/v2/health/ready"
 _STATISTICS: Final = re.compile(r"/v2/models(/[^/]+(/versions/[^/]+)?)?/stats")
 # A slower process counts in /metrics with its last report, and is left out of model statistics.
@@ -176,7 +175,7 @@ class WholeService:
 def _concerns_all(method: str, path: str) -> bool:
     if method in ("GET", "HEAD"):
         return path in (_READY, METRICS) or _STATISTICS.fullmatch(path) is not None
-    return method == "POST" and _CHANGE.fullmatch(path) is not None
+    return method == "POST" and CHANGE.fullmatch(path) is not None
 
 
 async def request_inside(app: ASGIApp, method: str, path: str, body: str = "") -> JsonObject:
@@ -242,7 +241,7 @@ class ServiceRequests:
 
     async def answer(self, method: str, path: str, body: str) -> JsonObject:
         """Return the response of the service to a request, in the form that `request_inside` returns."""
-        if _CHANGE.fullmatch(path):
+        if CHANGE.fullmatch(path):
             # The task goes on if the channel is closed: half of the processes must not be left unchanged.
             return await asyncio.shield(self._group.create_task(self._change_models(method, path, body)))
         # A process that has never been ready has no index, and could not answer.
@@ -274,7 +273,7 @@ class ServiceRequests:
                     continue
                 if answer["status"] != _OK:
                     break
-            change = _CHANGE.fullmatch(path)
+            change = CHANGE.fullmatch(path)
             if change is not None and answer["status"] == _OK:
                 name, what = change.groups()
                 (self.unloaded.add if what == "unload" else self.unloaded.discard)(name)
