@@ -50,6 +50,7 @@ _PASSED: Final = (
     "batch",
     "warmup",
     "json_nan",
+    "response_cache",
     "timeout",
 )
 
@@ -171,6 +172,12 @@ def add_model_options(how: ParserOrGroup) -> None:
         "--json-nan",
         choices=("error", "null"),
         help="NaN and infinities in JSON responses: an error that suggests binary data, or null (error)",
+    )
+    how.add_argument(
+        "--response-cache",
+        type=size,
+        metavar="SIZE",
+        help="memory for responses of each version, such as 64MiB, which answer equal requests without computation (0)",
     )
     how.add_argument("--timeout", type=seconds, metavar="SECONDS", help="maximum duration of a request")
 

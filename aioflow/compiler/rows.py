@@ -72,11 +72,33 @@ class RowVerdict:
         return "proven" if self.op is None else f"{self.op.name!r} ({self.op.type}) {self.why}"
 
 
-def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdict:
-    """Return whether each row of `fetches` depends on the same row of `feeds` alone, all of them along axis 0."""
+def unrepeatable(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> Operation | None:
+    """Return a node because of which two steps with equal feeds may differ, or None.
+
+    Such a node changes state, keeps state of its own, as generators do, or reads files. Reading variables is allowed.
+    """
+    for op in _step(feeds, fetches)[1]:
+        traits = op.op_def.traits
+        if (
+            traits.effect is Effect.CHANGES
+            or (traits.effect is Effect.KEEPS and traits.kind != "handle")
+            or (traits.effect is Effect.READS and not op.inputs)
+            or traits.kind == "files"
+        ):
+            return op
+    return None
+
+
+def _step(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> tuple[list[Tensor], list[Operation]]:
+    """Return the fetches, resolved, and the nodes of the step."""
     fed = {tensor: Edge(f"_arg_{i}", 0) for i, tensor in enumerate(feeds)}
     sources = [tensor if tensor in fed else resolved(tensor) for tensor in fetches]
-    operations = needed_operations([t.op for t in sources if t not in fed], fed, {t.op for t in feeds})
+    return sources, needed_operations([t.op for t in sources if t not in fed], fed, {t.op for t in feeds})
+
+
+def row_verdict(feeds: Sequence[Tensor], fetches: Sequence[Tensor]) -> RowVerdict:
+    """Return whether each row of `fetches` depends on the same row of `feeds` alone, all of them along axis 0."""
+    sources, operations = _step(feeds, fetches)
     analysis = _Analysis(feeds)
     analysis.run(operations)
     found = [_verdict(tensor, analysis.state(tensor)) for tensor in sources]

@@ -11,6 +11,7 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import datatype_of
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.repository import IndexEntry, VersionState
+from aioflow.serve.response_cache import ResponseCache
 
 EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
 _NANOSECONDS: Final = 1e9
@@ -114,10 +115,20 @@ def statistics_of(model: ServedModel) -> JsonObject:
             "fail": _duration(failed, sum(tally.seconds.values()) - tally.seconds["ok"]),
             "queue": _duration(sum(each.answered for each in batches), sum(each.queue_seconds for each in batches)),
             "compute_infer": compute,
+            **_cache_statistics(model.cache),
         },
         "batch_stats": [
             {"batch_size": size, "compute_infer": {"count": count}} for size, count in sorted(sizes.items())
         ],
+    }
+
+
+def _cache_statistics(cache: ResponseCache | None) -> JsonObject:
+    if cache is None:
+        return {}
+    return {
+        "cache_hit": _duration(cache.hits, cache.hit_seconds),
+        "cache_miss": _duration(cache.misses, cache.miss_seconds),
     }
 
 

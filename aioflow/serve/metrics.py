@@ -49,6 +49,7 @@ class ServiceMetrics(Collector):
         models = self._repository.served()
         yield from _of_requests(models)
         yield from _of_steps(models)
+        yield from _of_caches(models)
         ready = GaugeMetricFamily("aioflow_model_ready", "1 if the version is ready.", labels=_LABELS)
         for entry in self._repository.index():
             ready.add_metric((entry.name, entry.version), float(entry.state is VersionState.READY))
@@ -102,6 +103,21 @@ def _of_steps(models: Sequence[ServedModel]) -> Iterator[Metric]:
         computed.add_metric(labels, sum(each.batches for each in found), sum(each.compute_seconds for each in found))
         waiting.add_metric(labels, sum(each.waiting_rows for each in found))
     yield from (rows, waited, computed, waiting)
+
+
+def _of_caches(models: Sequence[ServedModel]) -> Iterator[Metric]:
+    lookups = CounterMetricFamily(
+        "aioflow_cache_lookups", "Requests looked up in the response cache.", labels=(*_LABELS, "result")
+    )
+    used = GaugeMetricFamily("aioflow_cache_bytes", "Bytes of cached responses.", labels=_LABELS)
+    caches = [(model, model.cache) for model in models if model.cache is not None]
+    for model, cache in caches:
+        labels = (model.name, str(model.version))
+        lookups.add_metric((*labels, "hit"), cache.hits)
+        lookups.add_metric((*labels, "miss"), cache.misses)
+        used.add_metric(labels, cache.bytes)
+    if caches:
+        yield from (lookups, used)
 
 
 def _ranges() -> Iterable[tuple[float, float]]:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 from typing import Final
 
 from aioflow.concurrency.threads import in_thread
@@ -25,6 +26,7 @@ from aioflow.saved.opening import open_model
 from aioflow.serve.calls import SignatureCalls, SingleCalls, open_call
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
+from aioflow.serve.response_cache import ResponseCache, check_repeatable, key_of
 from aioflow.serve.tally import RequestTally
 from aioflow.session.session import Session
 
@@ -59,6 +61,7 @@ class OptionalInputs:
 
 
 _LOG: Final = logging.getLogger("aioflow.serve")
+_LARGE: Final = 1 << 18  # bytes that are hashed on the event loop; more are hashed in a thread
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 
 ModelOpener = Callable[..., Model]  # of a path, and of shapes= if the source has shapes
@@ -74,6 +77,7 @@ class ServedModel:
         calls: Calls by signature.
         optional: Calls with optional inputs, by signature, for signatures that have optional inputs.
         tally: The outcomes of its requests.
+        cache: Its responses, if they are cached.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class ServedModel:
             if model.signatures[name].optional
         }
         self.tally = RequestTally()
+        self.cache = ResponseCache(options.response_cache) if options.response_cache else None
         self.weight_bytes = 0  # its share of the repository's memory budget
         self.signature_name = _default_signature(model)
         self._users = 0
@@ -137,7 +142,7 @@ class ServedModel:
             OpError: as for `Batched`.
         """
         name = self._checked(request.parameters.get(SIGNATURE, self.signature_name))
-        signature, call = self.model.signatures[name], self.calls[name]
+        signature = self.model.signatures[name]
         arrays = _arrays(request.inputs, signature)
         wanted = list(signature.outputs) if request.outputs is None else [each.name for each in request.outputs]
         for each in wanted:
@@ -145,13 +150,40 @@ class ServedModel:
                 raise MalformedRequestError(
                     f"the model has no output {each!r}", expected=f"one of {list(signature.outputs)}", actual=each
                 )
+        if self.cache is None:
+            values = await self._compute(name, arrays, request)
+        else:
+            values = await self._cached(self.cache, name, arrays, wanted, request)
+        return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
+
+    async def _compute(self, name: str, arrays: Mapping[str, Array], request: InferRequest) -> Mapping[str, Array]:
         limit = self.options.limited(request.timeout)
         # `_arrays` requires all mandatory inputs, so a surplus consists of optional ones.
-        if len(arrays) > len(signature.inputs):
-            values = await self.optional[name](arrays, limit, request.priority)
+        if len(arrays) > len(self.model.signatures[name].inputs):
+            return await self.optional[name](arrays, limit, request.priority)
+        return await self.calls[name](list(arrays.values()), limit, request.priority)
+
+    async def _cached(
+        self, cache: ResponseCache, name: str, arrays: Mapping[str, Array], wanted: list[str], request: InferRequest
+    ) -> Mapping[str, Array]:
+        """Return the outputs from the cache, or compute and store them."""
+        begun = perf_counter()
+        if sum(array.nbytes for array in arrays.values()) > _LARGE:
+            key = await in_thread(key_of, name, arrays, wanted, effects=False)
         else:
-            values = await call(list(arrays.values()), limit, request.priority)
-        return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
+            key = key_of(name, arrays, wanted)
+        found = cache.get(key)
+        looked = perf_counter()
+        if found is not None:
+            cache.hits += 1
+            cache.hit_seconds += looked - begun
+            return found
+        values = await self._compute(name, arrays, request)
+        computed = perf_counter()
+        cache.put(key, {each: values[each] for each in wanted})
+        cache.misses += 1
+        cache.miss_seconds += looked - begun + perf_counter() - computed
+        return values
 
     def signature_of(self, name: str | None) -> Signature:
         """Return the signature with a name, or the default one. Raises MalformedRequestError."""
@@ -288,6 +320,8 @@ async def open_served(
     """
     # Opening reads files and builds the graph, which would block the requests of other models.
     model = await in_thread(opener, path, effects=False)
+    if options.response_cache:
+        await in_thread(check_repeatable, model, effects=False)
     signatures = _servable(model)
     model = replace(model, signatures={**model.signatures, **signatures})
     session = Session(graph=model.graph, config=options.config)

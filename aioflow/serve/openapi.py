@@ -76,7 +76,9 @@ _METADATA: Final[dict[str, Schema]] = {
                         "inference_count": COUNT,
                         "execution_count": COUNT,
                         "inference_stats": object_of(
-                            dict.fromkeys(("success", "fail", "queue", "compute_infer"), _DURATION)
+                            dict.fromkeys(("success", "fail", "queue", "compute_infer"), _DURATION),
+                            cache_hit=_DURATION,
+                            cache_miss=_DURATION,
                         ),
                         "batch_stats": list_of(
                             object_of({"batch_size": COUNT, "compute_infer": object_of({"count": COUNT})})

@@ -42,6 +42,8 @@ class ModelOptions:
             installed (`SessionConfig.delegate`).
         memory_budget: Bytes for the weights of the versions of the model, in addition to the budget of all models. If
             they are larger, the model is not loaded. None for no limit.
+        response_cache: Bytes for responses of each version, which answer equal requests without a step. A model that
+            changes state, draws random numbers or reads files is not loaded with it. None or 0 for no cache.
 
     Raises:
         InvalidArgumentError: an option is unknown or out of range.
@@ -60,6 +62,7 @@ class ModelOptions:
     json_nan: Literal["error", "null"] = "error"
     config: SessionConfig | None = _BY_ENGINE
     memory_budget: int | None = None
+    response_cache: int | None = None
 
     def __post_init__(self) -> None:
         if self.batch not in BATCH:
@@ -74,8 +77,9 @@ class ModelOptions:
             )
         check_number(self.batch_timeout, "ModelOptions.batch_timeout", "a number of seconds")
         check_seconds(self.timeout, "ModelOptions.timeout")
-        if self.memory_budget is not None:
-            check_whole(self.memory_budget, "ModelOptions.memory_budget", 0)
+        for name in ("memory_budget", "response_cache"):
+            if getattr(self, name) is not None:
+                check_whole(getattr(self, name), f"ModelOptions.{name}", 0)
 
     def limited(self, timeout: float | None) -> float | None:
         """Return the effective time limit of a request with this `timeout`."""

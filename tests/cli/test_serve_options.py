@@ -64,6 +64,7 @@ json-nan = "null"
 warmup = true
 timeout = 1
 memory-budget = "1MiB"
+response-cache = "2MiB"
 """
 
 
@@ -120,6 +121,7 @@ def test_options_from_a_file(file: str) -> None:
             max_concurrent_batches=3,
             timeout=1.0,
             memory_budget=1 << 20,
+            response_cache=2 << 20,
             json_nan="null",
             config=SessionConfig(delegate=None),
         ),

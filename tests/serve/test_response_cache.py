@@ -1,0 +1,97 @@
+"""The cache of responses: its hits, its limit, and the models that must not have one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError
+from aioflow.serve import ModelOptions, Repository
+from aioflow.serve.protocol import InferRequest, RequestedOutput
+from tests.serve.folders import rows, save_model, scaled
+from tests.serve.service import asked, families, serving, values
+
+OPTIONS = ModelOptions(response_cache=1 << 20)
+
+
+async def test_equal_requests_are_computed_once(tmp_path: Path) -> None:
+    folder = await save_model(tmp_path / "m", scaled(2))
+    async with serving({"m": folder}, OPTIONS) as (_, client):
+        for _ in range(3):
+            response = await client.post("/v2/models/m/infer", json=asked(rows()))
+            np.testing.assert_allclose(values(response), rows() * 2, rtol=1e-6)
+        await client.post("/v2/models/m/infer", json=asked(rows(seed=1)))
+        (found,) = (await client.get("/v2/models/m/stats")).json()["model_stats"]
+        assert found["execution_count"] == 2
+        stats = found["inference_stats"]
+        assert [stats[name]["count"] for name in ("success", "cache_hit", "cache_miss")] == [4, 2, 2]
+        metrics = await families(client)
+        assert metrics["aioflow_cache_lookups_total"] == {("m", "hit", "1"): 2, ("m", "miss", "1"): 2}
+        assert metrics["aioflow_cache_bytes"]["m", "1"] > 0
+        # A reload empties it: the new version may answer otherwise.
+        shutil.rmtree(folder)
+        await save_model(folder, scaled(3))
+        await client.post("/v2/repository/models/m/load")
+        response = await client.post("/v2/models/m/infer", json=asked(rows()))
+        np.testing.assert_allclose(values(response), rows() * 3, rtol=1e-6)
+
+
+def two_texts() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
+    a, b = (af.placeholder("string", [None], name=name) for name in "ab")
+    return {"a": a, "b": b}, {"ab": af.strings.join([a, b]), "ba": af.strings.join([b, a])}
+
+
+async def test_requests_that_differ_share_no_response(tmp_path: Path) -> None:
+    async with Repository({"m": await save_model(tmp_path / "m", two_texts)}, OPTIONS) as repository:
+        await repository.load_all()
+        with repository.used("m") as model:
+            for a, b in (([b"x", b"yz"], [b"", b""]), ([b"xy", b"z"], [b"", b""]), ([b"", b""], [b"x", b"yz"])):
+                inputs = {"a": np.array(a, object), "b": np.array(b, object)}
+                for name, first, second in (("ab", a, b), ("ba", b, a)):
+                    answer = await model.infer(InferRequest(inputs, [RequestedOutput(name)]))
+                    assert answer.outputs[name].tolist() == [i + j for i, j in zip(first, second, strict=True)]
+            assert model.cache is not None
+            assert (model.cache.hits, model.cache.misses) == (0, 6)
+
+
+async def test_least_recently_used_response_is_dropped(tmp_path: Path) -> None:
+    options = ModelOptions(response_cache=1200)  # two responses of 12 bytes, with their overhead
+    async with Repository({"m": await save_model(tmp_path / "m", scaled(2))}, options) as repository:
+        await repository.load_all()
+        with repository.used("m") as model:
+            cache = model.cache
+            assert cache is not None
+            for seed in (0, 1, 0, 2, 0, 1):
+                await model.infer(InferRequest({"x": rows(seed=seed)}))
+                assert cache.bytes <= 1200
+            assert (cache.hits, cache.misses) == (2, 4)
+            await model.infer(InferRequest({"x": rows(1000)}))  # larger than the cache
+            assert (cache.bytes, cache.misses) == (2 * (512 + 12), 5)
+
+
+def counting() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
+    x = af.placeholder("float32", [None, 3], name="x")
+    return {"x": x}, {"y": x + af.assign_add(af.Variable(np.float32(0)), 1.0)}
+
+
+def noisy() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
+    x = af.placeholder("float32", [None, 3], name="x")
+    return {"x": x}, {"y": x + af.random_normal([3])}
+
+
+def reading() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
+    x = af.placeholder("string", [], name="x")
+    return {"x": x}, {"y": af.io.read_file(x)}
+
+
+@pytest.mark.parametrize("build", [counting, noisy, reading])
+async def test_models_with_other_results_each_time_are_refused(tmp_path: Path, build: object) -> None:
+    folder = await save_model(tmp_path / "m", build)  # type: ignore[arg-type]  # a builder
+    async with Repository({"m": folder}, OPTIONS) as repository:
+        with pytest.raises(InvalidArgumentError, match="cannot be cached"):
+            await repository.load("m")
