@@ -51,6 +51,7 @@ _PASSED: Final = (
     "warmup",
     "json_nan",
     "response_cache",
+    "labels",
     "timeout",
 )
 
@@ -187,6 +188,7 @@ def _add_model_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--path", type=_path)
     parser.add_argument("--versions", action="append", type=_some_versions)
     parser.add_argument("--memory-budget", type=size)
+    parser.add_argument("--labels", type=file)
     _add_shape(parser, "", "")
     add_model_options(parser)
 

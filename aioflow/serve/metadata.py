@@ -13,7 +13,14 @@ from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.repository import IndexEntry, VersionState
 from aioflow.serve.response_cache import ResponseCache
 
-EXTENSIONS: Final = ("binary_tensor_data", "model_configuration", "model_repository", "schedule_policy", "statistics")
+EXTENSIONS: Final = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+)
 _NANOSECONDS: Final = 1e9
 _PLATFORM: Final = "aioflow"
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -18,12 +19,13 @@ from aioflow.concurrency.threads import in_thread
 from aioflow.errors import InvalidArgumentError, OpError, UnavailableError, UnimplementedError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.graph.graph import Tensor
-from aioflow.graph.labelled import values_of
+from aioflow.graph.labelled import labels_of, values_of
 from aioflow.graph.shapes import Dims
 from aioflow.interop.model import DEFAULT_SIGNATURE, Model, Signature
 from aioflow.memory.values import Array
 from aioflow.saved.opening import open_model
 from aioflow.serve.calls import SignatureCalls, SingleCalls, open_call
+from aioflow.serve.classification import classified, read_labels
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.response_cache import ResponseCache, check_repeatable, key_of
@@ -61,6 +63,7 @@ class OptionalInputs:
 
 
 _LOG: Final = logging.getLogger("aioflow.serve")
+_SMALL: Final = 1 << 12  # bytes of an output whose classes are chosen on the event loop
 _LARGE: Final = 1 << 18  # bytes that are hashed on the event loop; more are hashed in a thread
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 
@@ -78,6 +81,7 @@ class ServedModel:
         optional: Calls with optional inputs, by signature, for signatures that have optional inputs.
         tally: The outcomes of its requests.
         cache: Its responses, if they are cached.
+        labels: The labels of classes, by index; empty if the options name no file with them.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class ServedModel:
         }
         self.tally = RequestTally()
         self.cache = ResponseCache(options.response_cache) if options.response_cache else None
+        self.labels: tuple[str, ...] = ()
         self.weight_bytes = 0  # its share of the repository's memory budget
         self.signature_name = _default_signature(model)
         self._users = 0
@@ -145,16 +150,24 @@ class ServedModel:
         signature = self.model.signatures[name]
         arrays = _arrays(request.inputs, signature)
         wanted = list(signature.outputs) if request.outputs is None else [each.name for each in request.outputs]
-        for each in wanted:
-            if each not in signature.outputs:
+        for key in wanted:
+            if key not in signature.outputs:
                 raise MalformedRequestError(
-                    f"the model has no output {each!r}", expected=f"one of {list(signature.outputs)}", actual=each
+                    f"the model has no output {key!r}", expected=f"one of {list(signature.outputs)}", actual=key
                 )
         if self.cache is None:
             values = await self._compute(name, arrays, request)
         else:
             values = await self._cached(self.cache, name, arrays, wanted, request)
-        return InferResponse(self.name, str(self.version), {each: values[each] for each in wanted}, request.id)
+        outputs = {key: values[key] for key in wanted}
+        for each in request.outputs or ():
+            if each.classes:
+                labels = self.labels or labels_of(signature.outputs[each.name]) or ()
+                array, is_batched = outputs[each.name], self.calls[name].is_batched
+                classify = partial(classified, array, each.name, each.classes, labels, is_batched)
+                is_small = array.nbytes <= _SMALL
+                outputs[each.name] = classify() if is_small else await in_thread(classify, effects=False)
+        return InferResponse(self.name, str(self.version), outputs, request.id)
 
     async def _compute(self, name: str, arrays: Mapping[str, Array], request: InferRequest) -> Mapping[str, Array]:
         limit = self.options.limited(request.timeout)
@@ -329,6 +342,8 @@ async def open_served(
         await model.initialize(session)
         calls = {key: await open_call(session, _plain(each), options) for key, each in signatures.items()}
         served = ServedModel(name, version, model, session, calls, options)
+        if options.labels is not None:
+            served.labels = await in_thread(read_labels, os.fspath(options.labels), effects=False)
         if options.warmup:
             await _warm(served)
     # Also on a cancellation, since no other code has this session.

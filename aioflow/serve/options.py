@@ -44,6 +44,8 @@ class ModelOptions:
             they are larger, the model is not loaded. None for no limit.
         response_cache: Bytes for responses of each version, which answer equal requests without a step. A model that
             changes state, draws random numbers or reads files is not loaded with it. None or 0 for no cache.
+        labels: A file with the labels of classes, one on each line, for requests of classes (Triton's classification
+            extension). None for the labels that the model states, if any.
 
     Raises:
         InvalidArgumentError: an option is unknown or out of range.
@@ -63,6 +65,7 @@ class ModelOptions:
     config: SessionConfig | None = _BY_ENGINE
     memory_budget: int | None = None
     response_cache: int | None = None
+    labels: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.batch not in BATCH:

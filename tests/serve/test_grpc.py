@@ -94,6 +94,16 @@ async def test_response_has_the_form_of_its_inputs(folder: Path, raw: bool) -> N
             np.testing.assert_allclose(response.outputs[0].contents.fp32_contents, (x * 2).ravel(), rtol=1e-6)
 
 
+async def test_outputs_as_classes(folder: Path) -> None:
+    x = np.array([[1, 3, 2], [0, -1, 5]], np.float32)
+    outputs = [{"name": "y", "parameters": {"classification": {"int64_param": 1}}}]
+    async with over_grpc({"m": folder}) as (_, ask):
+        response = await ask("ModelInfer", infer_request({"x": x}, raw=False, outputs=outputs))
+        (output,) = response.outputs
+        assert (output.datatype, list(output.shape)) == ("BYTES", [2, 1])
+        assert list(output.contents.bytes_contents) == [b"6.000000:1", b"10.000000:2"]
+
+
 async def test_models_are_loaded_and_unloaded(tmp_path: Path) -> None:
     await save_model(tmp_path / "m" / "1", scaled(2))
     await save_model(tmp_path / "m" / "2", scaled(3))

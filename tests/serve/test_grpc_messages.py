@@ -154,7 +154,7 @@ def test_invalid_requests_are_rejected() -> None:
         asked(x, x, raw_input_contents=[b"1", b"2"]),
         asked(x, {**x, "name": "y"}, raw_input_contents=[b"1"]),
         asked(outputs=[{"name": "y"}, {"name": "y"}]),
-        asked(outputs=[{"name": "y", "parameters": {"classification": {"int64_param": 3}}}]),
+        asked(outputs=[{"name": "y", "parameters": {"classification": {"int64_param": -3}}}]),
         asked(parameters={"timeout": {"string_param": "1"}}),
         asked(parameters={"timeout": {}}),
     ):

@@ -107,6 +107,19 @@ async def test_inference(server: str, binary_in: bool, binary_out: bool | None) 
     await in_thread(ask, server)
 
 
+@pytest.mark.parametrize("binary", [True, False])
+async def test_outputs_as_classes(server: str, binary: bool) -> None:
+    x = np.array([[1, 3, 2], [0, -1, 5]], np.float32)
+
+    def work(client: Any) -> Any:
+        output = blocking.InferRequestedOutput("y", binary_data=binary, class_count=2)
+        return client.infer("scaled", [given(x, True)], "1", [output]).as_numpy("y")
+
+    found = (await in_thread(work, server)).astype(str).tolist()
+    assert [[text.split(":")[1] for text in row] for row in found] == [["1", "2"], ["2", "0"]]
+    assert float(found[0][0].split(":")[0]) == 6.0
+
+
 async def test_every_datatype_round_trips(server: str) -> None:
     def ask(client: Any) -> None:
         arrays = {name: np.array([[0, 1], [1, 1]]).astype(name) for name in DTYPES}

@@ -264,8 +264,8 @@ def decode_split(asked: UndecodedRequest, limits: Limits) -> InferRequest:
     # gRPC has no parameter for the form of outputs; a client that sends raw bytes can also read them.
     binary = bool(asked.raw) or not inputs
     for entry in asked.head.outputs:
-        name, _ = read_output({"name": entry.name, "parameters": parameters_of(entry.parameters)}, outputs)
-        outputs[name] = RequestedOutput(name, binary)
+        name, own = read_output({"name": entry.name, "parameters": parameters_of(entry.parameters)}, outputs)
+        outputs[name] = RequestedOutput(name, binary, own.get("classification", 0))
     wanted = tuple(outputs.values()) or None
     return InferRequest(inputs, wanted, asked.head.id, binary, timeout, priority, parameters)
 

@@ -11,17 +11,24 @@ from aioflow.memory.values import Array
 from aioflow.serve.protocol.datatypes import DATATYPES
 from aioflow.serve.protocol.errors import MalformedRequestError, TooLargeError
 from aioflow.serve.protocol.limits import Limits
-from aioflow.serve.protocol.schemas import FORMS, Form, shown
+from aioflow.serve.protocol.schemas import CLASSIFICATION, FORMS, Form, shown
 
 _MICROSECONDS: Final = 1_000_000  # per second
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """A requested output, and whether to send it as bytes after the JSON."""
+    """A requested output.
+
+    Attributes:
+        name: Its name.
+        binary: Whether to send it as bytes after the JSON.
+        classes: The number of classes to send instead of the elements; 0 for the elements.
+    """
 
     name: str
     binary: bool = False
+    classes: int = 0
 
 
 Parameters: TypeAlias = Mapping[str, Any]  # of a request, an input or an output; values as the client sent them
@@ -118,9 +125,9 @@ def read_input(entry: Any, found: Container[str], limits: Limits) -> tuple[str, 
 def read_output(entry: Any, found: Container[str]) -> tuple[str, Parameters]:
     """Return name and parameters of a requested output, given as in JSON. Raises as `read_input`."""
     name, parameters = _read(entry, found, "output", _OUTPUT)
-    for unknown in (_SHARED_MEMORY, "classification"):
-        if parameters.get(unknown):
-            raise MalformedRequestError(f"output {name!r}: {unknown} is not offered here")
+    if parameters.get(_SHARED_MEMORY):
+        raise MalformedRequestError(f"output {name!r}: {_SHARED_MEMORY} is not offered here")
+    CLASSIFICATION.check(parameters, f"output {name!r:.60}")
     return name, parameters
 
 

@@ -115,7 +115,8 @@ def _outputs(entries: Sequence[Any], binary: bool, limits: Limits) -> tuple[Requ
     for entry in entries:
         name, parameters = read_output(entry, found)
         OUTPUT_PARAMETERS.check(parameters, f"output {name!r:.60}")
-        found[name] = RequestedOutput(name, parameters.get("binary_data", binary))
+        classes = parameters.get("classification", 0)
+        found[name] = RequestedOutput(name, parameters.get("binary_data", binary), classes)
     return tuple(found.values()) or None
 
 

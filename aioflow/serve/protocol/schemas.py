@@ -124,7 +124,9 @@ PARAMETERS: Final = Form(
     signature=_TEXT.described("Signature to use instead of the default one."),
 )
 INPUT_PARAMETERS: Final = Form({}, binary_data_size=_or_none(_WHOLE))
-OUTPUT_PARAMETERS: Final = Form({}, binary_data=_FLAG)
+_CLASSES: Final = _WHOLE.described("Number of classes to return instead of the elements.")
+CLASSIFICATION: Final = Form({}, classification=_CLASSES)
+OUTPUT_PARAMETERS: Final = Form({}, binary_data=_FLAG, classification=_CLASSES)
 _FEATURES: Final[Schema] = {"type": "object"}  # a value, or a list of values, by name
 _DATA: Final = "Elements in row-major order, flat or nested by the shape; absent if sent as binary data."
 FORMS: Final[Mapping[str, Form]] = {
