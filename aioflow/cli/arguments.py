@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NoReturn, TypeAlias
 
-from aioflow.config import AUTO
+from aioflow.config import AUTO, SessionConfig
 from aioflow.formats.stores import is_url
 from aioflow.observe.logs import FORMATS, LEVELS, LogOptions
 
@@ -30,13 +30,34 @@ class Parser(argparse.ArgumentParser):
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def add_delegate(parser: ParserOrGroup, when: str = "", default: str = AUTO) -> None:
+def add_computing(parser: argparse.ArgumentParser, when: str = "", default: str | None = AUTO) -> None:
+    """Add the options of the commands on models for how a step is computed; the arguments are those of `add_delegate`.
+
+    `computing` returns their values as the settings of a session.
+    """
+    group = parser.add_argument_group("how a step is computed")
+    group.add_argument(
+        "--fold-batch-norm",
+        action="store_true",
+        help="fold batch normalizations into the filters before them, which rounds differently",
+    )
+    add_delegate(group, when, default)
+
+
+def computing(arguments: argparse.Namespace) -> SessionConfig:
+    """Return the settings that the options of `add_computing` define."""
+    return SessionConfig(
+        delegate=arguments.delegate, optimizations={"fold_batch_norm": True} if arguments.fold_batch_norm else True
+    )
+
+
+def add_delegate(parser: ParserOrGroup, when: str = "", default: str | None = AUTO) -> None:
     """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:
         parser: The parser of a command, or a group of it.
         when: Text to append to the first sentence of the help.
-        default: The default of the option; the help names `AUTO` in any case.
+        default: The default of the option; None for no engine.
     """
     parser.add_argument(
         "--delegate",
@@ -44,7 +65,7 @@ def add_delegate(parser: ParserOrGroup, when: str = "", default: str = AUTO) -> 
         default=default,
         metavar="ENGINE",
         help=f"engine for the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
-        " the first that is installed (auto)",
+        f" the first that is installed ({'none' if default is None else AUTO})",
     )
 
 

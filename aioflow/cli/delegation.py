@@ -14,14 +14,14 @@ _NODES: Final = 1  # named nodes for each reason
 
 
 def delegation_of(
-    graph: af.Graph, fetches: Any, feeds: Sequence[af.Tensor], engine: str | None
+    graph: af.Graph, fetches: Any, feeds: Sequence[af.Tensor], config: af.SessionConfig
 ) -> Delegation | af.errors.OpError:
-    """Return the nodes of a step that the engine of `--delegate` computes, or the error if no step can be planned here.
+    """Return the nodes of a step that the engine of a session computes, or the error if no step can be planned here.
 
     Raises:
         NotFoundError: there is no such engine.
     """
-    with af.Session(graph=graph, config=af.SessionConfig(delegate=engine)) as session:
+    with af.Session(graph=graph, config=config) as session:
         try:
             return session.delegation(fetches, feeds)
         except af.errors.OpError as error:  # such as a device that this machine lacks

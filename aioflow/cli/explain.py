@@ -1,10 +1,10 @@
-"""`aioflow explain`: the placement of the nodes of a saved graph, and the predicted timeline of the step."""
+"""`aioflow explain`: the placement of the nodes of a model of any format, and the predicted timeline of the step."""
 
 from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from statistics import median
@@ -13,8 +13,10 @@ from typing import Final
 
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
-from aioflow.cli.arguments import Commands, add_imports, file, output_file, stored_file
+from aioflow.cli.arguments import Commands, add_computing, add_imports, computing, file, output_file, stored_file
 from aioflow.cli.backends import load_backends
+from aioflow.cli.delegation import as_lines, delegation_of
+from aioflow.cli.model_inputs import add_shape, opened_model, sized
 from aioflow.cli.program import run
 from aioflow.compiler.ir import ClientGraph
 from aioflow.compiler.optimize.passes import chosen_passes
@@ -26,14 +28,19 @@ from aioflow.compiler.place.strategies import STRATEGIES
 from aioflow.compiler.prune import StepRequest, prune
 from aioflow.errors import InvalidArgumentError, NotFoundError
 from aioflow.formats.files import file_errors
+from aioflow.formats.stores import is_url
 from aioflow.graph.arrays import blank
 from aioflow.graph.boundary import BOUNDARY
 from aioflow.graph.device_spec import DeviceSpec
+from aioflow.graph.labelled import values_of
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.shapes import Dims
+from aioflow.interop.model import Model
 from aioflow.memory.values import Array
 from aioflow.runtime.device_list import list_devices
+from aioflow.runtime.folding import fold
+from aioflow.saved.opening import GRAPH, kind_of, open_graph
 from aioflow.session.planner import cost_model
-from aioflow.train.graph_io import read_graph
 
 _TASK: Final = "/job:localhost/replica:0/task:0"
 _TRACED: Final = 3
@@ -44,26 +51,47 @@ _NAMED: Final = 4  # devices that an error names
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """The step to explain: a graph with its feeds and fetches."""
+    """The step to explain.
 
-    graph: af.Graph
+    Attributes:
+        model: The model.
+        request: The feeds and fetches.
+        shapes: Shapes of feeds from the command line.
+        has_values: False for a graph definition, which has no values of its variables.
+    """
+
+    model: Model
     request: StepRequest
+    shapes: Mapping[af.Tensor, Dims]
+    has_values: bool
 
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("explain", help="show the placement of a saved graph's nodes and the predicted step")
+    parser = commands.add_parser(
+        "explain",
+        help="show the placement of a model's nodes and the predicted step",
+        description="Show the placement of a model's nodes and the predicted step. The model is an ONNX file, a "
+        "SavedModel, a graph definition, or a folder of aioflow.saved.",
+    )
     parser.add_argument(
-        "graph", type=stored_file, help="file written by aioflow.train.write_graph, or its URL in a store"
+        "model",
+        type=stored_file,
+        metavar="MODEL",
+        help="path of a model file or folder, or its URL in a store; the format is detected",
     )
     parser.add_argument(
         "--fetch",
         nargs="+",
         action="extend",
-        required=True,
+        default=[],
         metavar="NAME",
-        help="tensors (x:0) and operations (x) to fetch",
+        help="tensors (x:0) and operations (x) to fetch, instead of the outputs of a signature",
     )
+    parser.add_argument(
+        "--signature", metavar="NAME", help="signature to call; default: serving_default, or the only signature"
+    )
+    add_shape(parser)
     parser.add_argument(
         "--device-count",
         nargs="+",
@@ -88,8 +116,10 @@ def add_parser(commands: Commands) -> None:
         "--run",
         action="store_true",
         dest="measure",
-        help="run the step with zeros for feeds (and for variables, without --target), and use its times",
+        help="run the step with zeros for feeds (and, without --target, for the variables of a graph definition), and "
+        "use its times",
     )
+    add_computing(parser, default=None)
     add_imports(parser)
     parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
     parser.set_defaults(run=_run)
@@ -112,12 +142,29 @@ def _run(arguments: argparse.Namespace) -> int:
             raise NotFoundError(f"no such backend: {kind}")
     if arguments.measure and arguments.target is None:
         _find_devices(counts)
-    found = _explain(arguments)
+    if arguments.unoptimized and arguments.fold_batch_norm:
+        raise InvalidArgumentError(
+            "--fold-batch-norm is an optimization", expected="it, or --unoptimized", actual="both of them"
+        )
+    config = replace(
+        computing(arguments),
+        device_count=counts,
+        placement=arguments.strategy,
+        allow_soft_placement=arguments.soft,
+    )
+    if arguments.unoptimized:
+        config = replace(config, optimizations=False)
+    step = _opened(arguments)
+    found = _explain(arguments, step, config)
     if arguments.svg is not None:
-        picture = found.to_svg(f"{PurePath(arguments.graph).name}: predicted step")
+        picture = found.to_svg(f"{PurePath(arguments.model).name}: predicted step")
         with file_errors(arguments.svg):
             arguments.svg.write_text(picture, encoding="utf-8")
     print(found)
+    if arguments.target is None and config.delegate is not None:
+        fetches = [*step.request.fetches, *step.request.targets]
+        for line in as_lines(delegation_of(step.model.graph, fetches, step.request.feeds, config)):
+            print(line.removeprefix("  "))
     return 0
 
 
@@ -133,26 +180,18 @@ def _find_devices(counts: Mapping[str, int]) -> None:
             )
 
 
-def _explain(arguments: argparse.Namespace) -> Explanation:
-    counts = dict(arguments.device_count)
+def _explain(arguments: argparse.Namespace, step: _Step, config: af.SessionConfig) -> Explanation:
     if arguments.target is None:
         # Devices need not exist here to be explained.
-        devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, count in counts.items() for i in range(count))
+        devices = tuple(f"{_TASK}/device:{kind}:{i}" for kind, n in config.device_count.items() for i in range(n))
     else:
         devices = run(_devices_at(arguments.target))
     cluster = ClusterView(devices, allow_soft_placement=arguments.soft)
-    config = af.SessionConfig(
-        device_count=counts,
-        placement=arguments.strategy,
-        allow_soft_placement=arguments.soft,
-        optimizations=not arguments.unoptimized,
-    )
     given: Path | None = arguments.calibration
     costs = cost_model(config, find_calibration() if given is None else read_calibration(given))
-    step = _read(arguments.graph, arguments.fetch)
     if arguments.target is None:
         _check_jobs(step)
-    graph = _optimized(step.request, not arguments.unoptimized)
+    graph = _optimized(step.request, config)
     if not arguments.measure:
         return explain(graph, cluster, costs, arguments.strategy)
     seconds = run(_measure(step, arguments.target or "", config, costs))
@@ -165,25 +204,42 @@ async def _devices_at(target: str) -> tuple[str, ...]:
         return tuple(session.list_devices())
 
 
-def _read(path: str, names: Sequence[str]) -> _Step:
-    definition = read_graph(path)
-    graph = af.Graph()
-    with graph.as_default():
-        af.import_graph_def(definition, name="")
+def _opened(arguments: argparse.Namespace) -> _Step:
+    model, has_values = _model(arguments)
+    shapes: dict[af.Tensor, Dims] = {}
+    fed: list[af.Tensor] = []
     tensors: list[af.Tensor] = []
     targets: list[af.Operation] = []
-    for name in names:
-        element = graph.as_graph_element(name)
+    for name in arguments.fetch:
+        element = model.graph.as_graph_element(name)
         if isinstance(element, af.Tensor):
             tensors.append(element)
         else:
             targets.append(element)
+    if arguments.shape or not arguments.fetch:
+        signature = model.signature(arguments.signature)
+        sizes = sized(signature, arguments.shape)
+        shapes = {tensor: sizes[name] for name, tensor in signature.inputs.items()}
+        if not arguments.fetch:
+            fed = list(signature.inputs.values())
+            tensors = [values_of(tensor) for tensor in signature.outputs.values()]
     # A first pruning without feeds finds the placeholders that the step needs.
     unfed = prune(StepRequest((), tuple(tensors), tuple(targets)))
     placeholders = [name for name, node in unfed.nodes.items() if traits_of(node.op).must_be_fed]
     # All of them are fed with zeros in a measured run.
-    feeds = tuple(graph.get_operation_by_name(name).outputs[0] for name in placeholders)
-    return _Step(graph, StepRequest(feeds, tuple(tensors), tuple(targets)))
+    fed += [model.graph.get_operation_by_name(name).outputs[0] for name in placeholders]
+    return _Step(model, StepRequest(tuple(dict.fromkeys(fed)), tuple(tensors), tuple(targets)), shapes, has_values)
+
+
+def _model(arguments: argparse.Namespace) -> tuple[Model, bool]:
+    """Return the model, and whether it has the values of its variables."""
+    path = arguments.model
+    if is_url(path):
+        try:
+            return open_graph(path), False
+        except NotFoundError:  # a folder
+            return opened_model(arguments), True
+    return opened_model(arguments), kind_of(path) is not GRAPH
 
 
 def _check_jobs(step: _Step) -> None:
@@ -203,41 +259,50 @@ def _check_jobs(step: _Step) -> None:
         )
 
 
-def _optimized(request: StepRequest, optimize: bool) -> ClientGraph:
+def _optimized(request: StepRequest, config: af.SessionConfig) -> ClientGraph:
     graph = prune(request)
-    for optimization in chosen_passes(optimize):
-        graph = optimization.run(graph, _never)
+    for optimization in chosen_passes(config.optimizations):
+        graph = optimization.run(graph, fold)
     return graph
-
-
-def _never(*_: object) -> None:
-    """Fold no constants, since folding needs a device."""
-    return None
 
 
 async def _measure(step: _Step, target: str, config: af.SessionConfig, costs: CostModel) -> float:
     """Return the median seconds of a step fed with zeros. Record the times of its nodes in `costs`."""
     size = costs.unknown_size
     feeds: Mapping[af.Tensor, Array] = {
-        tensor: _zeros(tensor.name, tensor.dims, tensor.dtype, size) for tensor in step.request.feeds
+        tensor: _zeros(tensor.name, step.shapes.get(tensor, tensor.dims), tensor.dtype, size)
+        for tensor in step.request.feeds
     }
     fetches = [*step.request.fetches, *step.request.targets]
     taken = []
-    async with af.Session(target, graph=step.graph, config=config) as session:
-        if not target:
-            # Not with a target: the assignments would overwrite the values of the cluster.
-            await session.run(_initialized(step.graph, step.request, size))
+    # The prediction is that of kernels: without an engine, every node has a time.
+    async with af.Session(target, graph=step.model.graph, config=replace(config, delegate=None)) as session:
+        await _prepare(session, step, target, size)
         for _ in range(_TRACED):
             metadata = af.RunMetadata()
             options = af.RunOptions(trace_level=af.TraceLevel.FULL)
             await session.run(fetches, feeds, options=options, run_metadata=metadata)
             # Traced steps give the times of nodes; tracing costs time, so untraced steps are timed separately.
             observe_step(costs, metadata.step_stats)
+    async with af.Session(target, graph=step.model.graph, config=config) as session:
+        await _prepare(session, step, target, size)
+        await session.run(fetches, feeds)
+        await session.prepared()
         for _ in range(_TIMED):
             started = perf_counter()
             await session.run(fetches, feeds)
             taken.append(perf_counter() - started)
     return median(taken)
+
+
+async def _prepare(session: af.Session, step: _Step, target: str, unknown_size: int) -> None:
+    """Give the variables their values. Not those of a cluster, whose own values would be lost."""
+    if target:
+        return
+    if step.has_values:
+        await step.model.initialize(session)
+    else:
+        await session.run(_initialized(step.model.graph, step.request, unknown_size))
 
 
 def _initialized(graph: af.Graph, request: StepRequest, unknown_size: int) -> list[af.Operation]:

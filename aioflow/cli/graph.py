@@ -10,7 +10,7 @@ from typing import Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import tables
-from aioflow.cli.arguments import Commands, add_imports, count, output_file, stored_file
+from aioflow.cli.arguments import Commands, add_computing, add_imports, computing, count, output_file, stored_file
 from aioflow.cli.model_inputs import add_shape, opened_model
 from aioflow.cli.progress import progress
 from aioflow.errors import DTypeError, InvalidArgumentError, NotFoundError
@@ -18,6 +18,7 @@ from aioflow.formats.files import file_errors
 from aioflow.graph.labelled import values_of
 from aioflow.interop.model import Model, Signature
 from aioflow.observe.picture.outline import Outline, outline
+from aioflow.observe.picture.plans import PlannedGraph
 from aioflow.observe.picture.svg import as_svg
 from aioflow.observe.picture.texts import as_dot, as_json
 
@@ -32,7 +33,7 @@ def add_parser(commands: Commands) -> None:
         help="draw the graph of a model",
         description="Draw the graph of a model: an ONNX file, a SavedModel, a graph definition, or a folder of "
         "aioflow.saved. Weights, and nodes that depend only on weights, are counted with the nodes that "
-        "read them.",
+        "read them. Options choose the file's graph, or the nodes that run.",
     )
     parser.add_argument(
         "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
@@ -44,6 +45,13 @@ def add_parser(commands: Commands) -> None:
         required=True,
         metavar="FILE",
         help=f"output file, with the suffix {' or '.join(_FORMS)}",
+    )
+    parser.add_argument(
+        "--as",
+        dest="form",
+        choices=["loaded", "run"],
+        default="loaded",
+        help="the graph of the file, or the nodes that run, after optimization (loaded)",
     )
     parser.add_argument("--depth", type=count, metavar="N", help="number of scope levels to open; 0: all")
     parser.add_argument(
@@ -57,6 +65,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--signature", metavar="NAME", help="draw only the nodes that this signature needs")
     parser.add_argument("--all", action="store_true", help="draw all nodes, including those that no signature needs")
     add_shape(parser)
+    add_computing(parser, " (with --as run)", default=None)
     add_imports(parser)
     parser.set_defaults(run=_run)
 
@@ -72,7 +81,13 @@ def _run(arguments: argparse.Namespace) -> int:
     with progress(f"loading {arguments.model}"):
         model = opened_model(arguments)
     inputs = [tensor for signature in _signatures(model, arguments) for tensor in signature.inputs.values()]
-    found = outline(model.graph, inputs, _fetches(model, arguments), arguments.depth)
+    fetches = _fetches(model, arguments)
+    if arguments.form == "run":
+        with af.Session(graph=model.graph, config=computing(arguments)) as session:
+            running = PlannedGraph(session.plan(fetches, inputs), inputs)
+        found = outline(running, running.inputs, running.fetches, arguments.depth)
+    else:
+        found = outline(model.graph, inputs, fetches, arguments.depth)
     if len(found.boxes) > _MOST_BOXES:
         raise InvalidArgumentError(
             f"the picture would have {len(found.boxes):,} boxes", expected="--depth, or --fetch", actual=found.depth
@@ -88,6 +103,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _fetches(model: Model, arguments: argparse.Namespace) -> Sequence[af.Tensor | af.Operation]:
+    if arguments.form == "run" and arguments.all:
+        raise InvalidArgumentError("a step runs the nodes that a call needs", expected="--as loaded", actual="--all")
     if arguments.fetch:
         return [_element(model.graph, name) for name in arguments.fetch]
     if arguments.all:

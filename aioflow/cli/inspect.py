@@ -17,7 +17,7 @@ from typing import Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow  # noqa: F401  # imported for its effect
 from aioflow.cli import tables
-from aioflow.cli.arguments import Commands, add_delegate, add_imports, stored_file
+from aioflow.cli.arguments import Commands, add_computing, add_imports, computing, stored_file
 from aioflow.cli.delegation import as_document, as_lines, delegation_of
 from aioflow.cli.devices import readable_size
 from aioflow.cli.estimates import Estimate, estimated
@@ -61,7 +61,7 @@ def add_parser(commands: Commands) -> None:
         "model", type=stored_file, metavar="MODEL", help="path of a model file or folder; the format is detected"
     )
     add_shape(parser)
-    add_delegate(parser)
+    add_computing(parser)
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     add_imports(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -111,7 +111,7 @@ def _found(arguments: argparse.Namespace) -> _Found:
         except OpError as error:  # the other findings are still shown
             estimates[name] = error
     delegations = {
-        name: delegation_of(model.graph, dict(each.outputs), list(each.all_inputs.values()), arguments.delegate)
+        name: delegation_of(model.graph, dict(each.outputs), list(each.all_inputs.values()), computing(arguments))
         for name, each in model.signatures.items()
     }
     return _Found(path, surveyed, model, (), estimates, delegations)

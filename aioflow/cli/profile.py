@@ -14,7 +14,7 @@ from typing import Final
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import Commands, add_delegate, add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import Commands, add_computing, add_imports, computing, output_file, positive, stored_file
 from aioflow.cli.estimates import node_flops
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
@@ -78,7 +78,7 @@ def add_parser(commands: Commands) -> None:
         help="write a trace of the last step for Perfetto and chrome://tracing",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON object")
-    add_delegate(parser)
+    add_computing(parser)
     add_imports(parser)
     parser.set_defaults(run=_run)
 
@@ -93,7 +93,7 @@ async def _profile(arguments: argparse.Namespace) -> int:
     signature = model.signature(arguments.signature)
     values = all_inputs(signature, arguments)
     feeds = {signature.all_inputs[name]: value for name, value in values.items()}
-    traced, seconds, found = await _traced(model, signature, feeds, arguments.steps, arguments.delegate)
+    traced, seconds, found = await _traced(model, signature, feeds, arguments.steps, computing(arguments))
     flops = _flops(model, signature, values)
     nodes = [node for step in traced for device in step.step_stats for node in device.nodes]
     nodes, flops = _with_parts(nodes, flops, found)
@@ -114,12 +114,12 @@ async def _profile(arguments: argparse.Namespace) -> int:
 
 
 async def _traced(
-    model: Model, signature: Signature, feeds: Mapping[Tensor, Value], steps: int, delegate: str | None
+    model: Model, signature: Signature, feeds: Mapping[Tensor, Value], steps: int, config: af.SessionConfig
 ) -> tuple[list[RunMetadata], list[float], Delegation]:
     """Return the records of the steps, the seconds of each, and the nodes that an engine computes."""
     fetches, options = dict(signature.outputs), af.RunOptions(trace_level=af.RunOptions.FULL_TRACE)
     found, seconds = [], []
-    async with af.Session(graph=model.graph, config=af.SessionConfig(delegate=delegate)) as session:
+    async with af.Session(graph=model.graph, config=config) as session:
         await model.initialize(session)
         with progress("steps", _WARM + steps) as shown:
             for number in range(_WARM + steps):

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -18,7 +19,7 @@ import numpy as np
 # The whole package, since importing it registers the ops and the portable kernels.
 import aioflow as af
 from aioflow.cli import program, tables
-from aioflow.cli.arguments import Commands, add_delegate, add_imports, output_file, positive, stored_file
+from aioflow.cli.arguments import Commands, add_computing, add_imports, computing, output_file, positive, stored_file
 from aioflow.cli.delegation import as_lines
 from aioflow.cli.model_inputs import add_inputs, all_inputs, opened_model
 from aioflow.cli.progress import progress
@@ -61,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--output-folder", type=Path, metavar="FOLDER", help="write each output to FOLDER/NAME.npy")
     parser.add_argument("--repeat", type=positive, default=0, metavar="N", help="run N more steps and show their times")
-    add_delegate(parser, " (auto: with --repeat)")
+    add_computing(parser, " (auto: with --repeat)")
     add_imports(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=_run)
@@ -87,7 +88,9 @@ async def _call(arguments: argparse.Namespace) -> int:
     fetches = {name: values_of(each) for name, each in signature.outputs.items()}
     # Preparing an engine takes longer than one step.
     is_asked = arguments.repeat or arguments.delegate != AUTO
-    config = af.SessionConfig(delegate=arguments.delegate if is_asked else None)
+    config = computing(arguments)
+    if not is_asked:
+        config = replace(config, delegate=None)
     async with af.Session(graph=model.graph, config=config) as session:
         with progress("initializing"):
             await model.initialize(session)

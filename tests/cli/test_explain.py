@@ -1,4 +1,4 @@
-"""`aioflow explain`: a saved graph, its placement and prediction as text and picture, and errors in one line."""
+"""`aioflow explain`: a model, its placement and prediction as text and picture, and errors in one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import aioflow as af
 from aioflow.cli import main
@@ -225,3 +228,61 @@ def test_channels_first_layers_keep_two_transposes(tmp_path: Path, capsys: pytes
     found = re.search(r"^transposes +(\d+) ", capsys.readouterr().out, re.MULTILINE)
     assert found is not None
     assert int(found[1]) <= 2
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> str:
+    """Save a convolution and its normalization, in an ONNX file."""
+    numbers = {"w": [4, 3, 3, 3], "scale": [4], "shift": [4], "mean": [4], "variance": [4]}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], pads=[1, 1, 1, 1], name="conv"),
+        helper.make_node("BatchNormalization", ["h", "scale", "shift", "mean", "variance"], ["n"], name="normal"),
+        helper.make_node("Relu", ["n"], ["y"], name="positive"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, 8, 8])],
+        [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in numbers.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "model.onnx")
+    return str(tmp_path / "model.onnx")
+
+
+def test_model_of_any_format_is_explained_by_its_signature(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(network, "--run", "--shape", "x=2,3,8,8") == 0
+    out = capsys.readouterr().out
+    assert "  FusedBatchNormV3 " in out
+    assert "measured step" in out
+    assert run(network, "--fold-batch-norm") == 0
+    assert "  FusedBatchNormV3 " not in capsys.readouterr().out
+    assert run(network, "--fold-batch-norm", "--unoptimized") == 2
+    assert "--fold-batch-norm" in capsys.readouterr().err
+
+
+def test_nodes_of_an_engine_are_listed(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("onnxruntime")
+    assert run(network, "--shape", "x=2,3,8,8", "--run", "--delegate", "onnxruntime") == 0
+    assert "onnxruntime computes" in capsys.readouterr().out
+    assert run(network) == 0
+    assert "onnxruntime" not in capsys.readouterr().out, "only on request"
+
+
+def test_folder_of_a_model_runs_with_its_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def save() -> None:
+        with af.Graph().as_default() as graph:
+            x = af.placeholder("float32", [None, 4], name="x")
+            w = af.Variable(np.ones((4, 2), np.float32), name="w")
+            y = af.matmul(x, w)
+            async with af.Session(graph=graph) as session:
+                await session.run(af.global_variables_initializer())
+                await af.saved.save(session, tmp_path / "model", af.saved.Signature({"x": x}, {"y": y}))
+
+    asyncio.run(save())
+    assert run(tmp_path / "model", "--run") == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert "measured step" in out
+    assert "MatMul" in out

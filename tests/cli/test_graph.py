@@ -161,3 +161,48 @@ def test_mistakes_are_one_line(
     assert found == status
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+
+
+@pytest.fixture
+def normalized(tmp_path: Path) -> str:
+    """Save a convolution, its normalization in inference, and a chain of elementwise nodes."""
+    with af.Graph().as_default() as graph:
+        x = af.placeholder("float32", [1, 64, 64, 3], name="x")
+        h = af.nn.conv2d(x, af.ones([3, 3, 3, 4]), padding="SAME", name="filtered")
+        one, zero = af.ones([4]), af.zeros([4])
+        h, _, _ = af.nn.fused_batch_norm(h, one, zero, zero, one, is_training=False, name="normal")
+        af.nn.relu(h + 0.0 * 1.0, name="y")
+    return write_graph(graph, tmp_path, "normalized.pb", as_text=False)
+
+
+def ops(document: dict[str, Any]) -> set[str]:
+    return {op for box in document["boxes"] for op in box["ops"]}
+
+
+def test_graph_that_runs_is_optimized(normalized: str) -> None:
+    assert "FusedBatchNormV3" in ops(as_json(normalized))
+    assert "FusedBatchNormV3" in ops(as_json(normalized, "--as", "run"))
+    folded = as_json(normalized, "--as", "run", "--fold-batch-norm")
+    assert "FusedBatchNormV3" not in ops(folded)
+    roles = {box["role"]: box["name"] for box in folded["boxes"]}
+    assert (roles["input"], roles["output"]) == ("x", "y"), "feeds and fetches keep their names"
+    assert any(edge["from"] == "x" for edge in folded["edges"])
+
+
+def test_part_of_an_engine_is_one_scope(normalized: str) -> None:
+    pytest.importorskip("onnxruntime")
+    part = "onnxruntime 1"
+    closed = as_json(normalized, "--as", "run", "--delegate", "onnxruntime", "--depth", "1")
+    assert part in {box["name"] for box in closed["boxes"]}
+    opened = as_json(normalized, "--as", "run", "--delegate", "onnxruntime", "--depth", "0")
+    assert f"{part}/filtered" in {box["name"] for box in opened["boxes"]}
+
+
+def test_loops_and_branches_that_run_are_drawn(branching: str) -> None:
+    loaded, running = as_json(branching), as_json(branching, "--as", "run")
+    assert {"Merge", "NextIteration"} <= ops(loaded) & ops(running)
+
+
+def test_picture_of_a_step_has_no_other_nodes(branching: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["graph", branching, "-o", str(Path(branching).parent / "g.svg"), "--as", "run", "--all"]) == 2
+    assert "--as loaded" in capsys.readouterr().err

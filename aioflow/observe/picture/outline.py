@@ -8,13 +8,69 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
-from aioflow.graph.graph import Graph, Operation, Tensor
+from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
+from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect
 
 _WORTH_READING: Final = 40  # boxes; limits the default depth of opened scopes
+
+
+class DrawnTensor(Protocol):
+    """A value: a `Tensor`, or a value of a plan."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def op(self) -> DrawnNode:
+        """The node that computes it."""
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype."""
+
+    @property
+    def dims(self) -> Dims:
+        """Its static shape."""
+
+
+class DrawnNode(Protocol):
+    """A node: an `Operation`, or a node of a plan."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def type(self) -> str:
+        """The name of its op."""
+
+    @property
+    def device(self) -> str:
+        """Its device, or the one that it requests."""
+
+    @property
+    def inputs(self) -> Sequence[DrawnTensor]:
+        """The values that it reads."""
+
+    @property
+    def control_inputs(self) -> Sequence[DrawnNode]:
+        """The nodes that it waits for."""
+
+    @property
+    def outputs(self) -> Sequence[DrawnTensor]:
+        """Its results."""
+
+
+class DrawnGraph(Protocol):
+    """A `Graph`, or the nodes of a plan."""
+
+    def get_operations(self) -> Sequence[DrawnNode]:
+        """Return the nodes in order: each after its inputs, except for the back edges of loops."""
 
 
 @dataclass(slots=True)
@@ -53,14 +109,14 @@ class Outline:
     """
 
     boxes: Mapping[str, Box]
-    edges: Mapping[tuple[str, str], Sequence[Tensor]]
+    edges: Mapping[tuple[str, str], Sequence[DrawnTensor]]
     depth: int
 
 
 def outline(
-    graph: Graph,
-    inputs: Collection[Tensor] = (),
-    fetches: Sequence[Tensor | Operation] = (),
+    graph: DrawnGraph,
+    inputs: Collection[DrawnTensor] = (),
+    fetches: Sequence[DrawnTensor | DrawnNode] = (),
     depth: int | None = None,
     devices: Mapping[str, str] | None = None,
     opened: Collection[str] = (),
@@ -68,7 +124,7 @@ def outline(
     """Return the boxes and edges to draw for a graph.
 
     Args:
-        graph: Graph to draw.
+        graph: DrawnGraph to draw.
         inputs: Fed tensors. Each has its own box, and the nodes that would compute it are left out.
         fetches: Draw only the nodes that these need; the whole graph if there are no fetches.
         depth: Number of scope levels to open; by default, as many as keep the picture readable.
@@ -76,8 +132,8 @@ def outline(
         opened: Scopes to open at any depth.
     """
     fed = {tensor.op for tensor in inputs}
-    kept = _needed(fetches, fed) if fetches else graph.get_operations()
-    wanted = {fetch.op if isinstance(fetch, Tensor) else fetch for fetch in fetches}
+    wanted = {_node(fetch) for fetch in fetches}
+    kept = _needed(graph, wanted, fed) if fetches else graph.get_operations()
     weights = _weights(kept, fed, wanted)
     shown = [op for op in kept if op not in weights]
     deepest = max((op.name.count("/") + 1 for op in shown), default=1)
@@ -88,10 +144,15 @@ def outline(
     return made.finish()
 
 
-def _needed(fetches: Iterable[Tensor | Operation], fed: Collection[Operation]) -> list[Operation]:
+def _node(fetch: DrawnTensor | DrawnNode) -> DrawnNode:
+    # A type check against a protocol would compare attributes.
+    return fetch.op if hasattr(fetch, "op") else fetch
+
+
+def _needed(graph: DrawnGraph, wanted: Iterable[DrawnNode], fed: Collection[DrawnNode]) -> list[DrawnNode]:
     """Return the nodes that the fetches need, in order of creation."""
-    waiting = [fetch.op if isinstance(fetch, Tensor) else fetch for fetch in fetches]
-    found: set[Operation] = set()
+    waiting = list(wanted)
+    found: set[DrawnNode] = set()
     while waiting:
         op = waiting.pop()
         if op not in found:
@@ -100,36 +161,35 @@ def _needed(fetches: Iterable[Tensor | Operation], fed: Collection[Operation]) -
             if op not in fed:
                 waiting += [tensor.op for tensor in op.inputs]
                 waiting += op.control_inputs
-    graph = next(iter(found)).graph
     return [op for op in graph.get_operations() if op in found]
 
 
 def _weights(
-    kept: Iterable[Operation], fed: Collection[Operation], wanted: Collection[Operation]
-) -> dict[Operation, int]:
+    kept: Iterable[DrawnNode], fed: Collection[DrawnNode], wanted: Collection[DrawnNode]
+) -> dict[DrawnNode, int]:
     """Return the nodes that depend on no input and are not fetched.
 
     The value of each is the number of nodes without inputs that it represents.
     """
-    found: dict[Operation, int] = {}
+    found: dict[DrawnNode, int] = {}
     # In order of creation, so the inputs of a node have been judged before it.
     for op in kept:
         if op in fed or op in wanted or not _is_still(op):
             continue
-        before = [tensor.op for tensor in op.inputs] + op.control_inputs
+        before = [*(tensor.op for tensor in op.inputs), *op.control_inputs]
         if all(each in found for each in before):
             # A constant counts as one.
             found[op] = sum(found[each] for each in before) or 1
     return found
 
 
-def _is_still(op: Operation) -> bool:
+def _is_still(op: DrawnNode) -> bool:
     """Return True if a node has the same value in each step until an assignment, as weights do."""
     effect = traits_of(op.type).effect
     return bool(op.outputs) and (effect in (Effect.NONE, Effect.READS) or traits_of(op.type).is_resident)
 
 
-def _home(op: Operation, depth: int, opened: Collection[str] = ()) -> str:
+def _home(op: DrawnNode, depth: int, opened: Collection[str] = ()) -> str:
     """Return the name of the box that contains a node."""
     parts = op.name.split("/")
     # An opened scope shows its children at the next level, which may be open as well.
@@ -141,10 +201,10 @@ def _home(op: Operation, depth: int, opened: Collection[str] = ()) -> str:
 class _Outlining:
     def __init__(
         self,
-        shown: Sequence[Operation],
-        weights: Mapping[Operation, int],
-        fed: Collection[Operation],
-        wanted: Collection[Operation],
+        shown: Sequence[DrawnNode],
+        weights: Mapping[DrawnNode, int],
+        fed: Collection[DrawnNode],
+        wanted: Collection[DrawnNode],
         depth: int,
         devices: Mapping[str, str] | None,
         opened: Collection[str],
@@ -155,14 +215,14 @@ class _Outlining:
         self._opened = opened
         self._own = {*fed, *wanted}  # have their own boxes at any depth
 
-    def _home(self, op: Operation) -> str:
+    def _home(self, op: DrawnNode) -> str:
         return op.name if op in self._own else _home(op, self._depth, self._opened)
 
     def finish(self) -> Outline:
         """Return the complete outline."""
         boxes: dict[str, Box] = {}
         placed: defaultdict[str, set[str]] = defaultdict(set)
-        edges: dict[tuple[str, str], dict[Tensor, None]] = {}
+        edges: dict[tuple[str, str], dict[DrawnTensor, None]] = {}
         known = set(self._shown)
         for op in self._shown:
             name = self._home(op)
@@ -182,7 +242,7 @@ class _Outlining:
         self._describe(boxes, placed, edges)
         return Outline(boxes, {key: list(tensors) for key, tensors in edges.items()}, self._depth)
 
-    def _comes(self, op: Operation) -> Iterator[tuple[Operation, Tensor | None]]:
+    def _comes(self, op: DrawnNode) -> Iterator[tuple[DrawnNode, DrawnTensor | None]]:
         for tensor in op.inputs:
             yield tensor.op, tensor
         for before in op.control_inputs:
@@ -192,7 +252,7 @@ class _Outlining:
         self,
         boxes: Mapping[str, Box],
         placed: Mapping[str, set[str]],
-        edges: Mapping[tuple[str, str], Mapping[Tensor, None]],
+        edges: Mapping[tuple[str, str], Mapping[DrawnTensor, None]],
     ) -> None:
         of_boxes = {self._home(op): op for op in self._shown}
         for name, box in boxes.items():
@@ -209,7 +269,7 @@ class _Outlining:
                 boxes[source].output = _kind(next(iter(tensors)))
 
 
-def _kind(tensor: Tensor) -> str:
+def _kind(tensor: DrawnTensor) -> str:
     if tensor.dims is None:
         return tensor.dtype.name
     return f"{tensor.dtype.name} [{', '.join('?' if size is None else str(size) for size in tensor.dims)}]"
