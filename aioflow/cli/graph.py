@@ -55,6 +55,15 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--depth", type=count, metavar="N", help="number of scope levels to open; 0: all")
     parser.add_argument(
+        "--open",
+        nargs="+",
+        action="extend",
+        default=[],
+        dest="opened",
+        metavar="NAME",
+        help="scopes and repeated blocks to open at any depth",
+    )
+    parser.add_argument(
         "--fetch",
         nargs="+",
         action="extend",
@@ -85,9 +94,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.form == "run":
         with af.Session(graph=model.graph, config=computing(arguments)) as session:
             running = PlannedGraph(session.plan(fetches, inputs), inputs)
-        found = outline(running, running.inputs, running.fetches, arguments.depth)
+        found = outline(running, running.inputs, running.fetches, arguments.depth, opened=arguments.opened)
     else:
-        found = outline(model.graph, inputs, fetches, arguments.depth)
+        found = outline(model.graph, inputs, fetches, arguments.depth, opened=arguments.opened)
     if len(found.boxes) > _MOST_BOXES:
         raise InvalidArgumentError(
             f"the picture would have {len(found.boxes):,} boxes", expected="--depth, or --fetch", actual=found.depth

@@ -206,3 +206,16 @@ def test_loops_and_branches_that_run_are_drawn(branching: str) -> None:
 def test_picture_of_a_step_has_no_other_nodes(branching: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["graph", branching, "-o", str(Path(branching).parent / "g.svg"), "--as", "run", "--all"]) == 2
     assert "--as loaded" in capsys.readouterr().err
+
+
+def test_repeated_block_is_opened_by_its_name(tmp_path: Path) -> None:
+    with af.Graph().as_default() as graph:
+        h = af.placeholder("float32", [8], name="x")
+        for number in range(30):
+            h = af.tanh(af.nn.relu(h, name=f"r{number}"), name=f"t{number}")
+        af.square(h, name="y")
+    model = write_graph(graph, tmp_path, "deep.pb", as_text=False)
+    (closed,) = [box for box in as_json(model)["boxes"] if box["role"] == "scope"]
+    assert closed["title"] == "30 × block"
+    opened = as_json(model, "--open", closed["name"])["boxes"]
+    assert "block 30 of 30" in {box["title"] for box in opened}

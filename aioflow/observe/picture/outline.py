@@ -1,19 +1,21 @@
 """The content of a graph picture: nodes and collapsed scopes as boxes, and the edges between the boxes.
 
 Nodes that depend on no input (weights, and values computed from them) have no box: the box that reads them counts them.
+Where the scopes leave too many boxes, repeated blocks are collapsed as well.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aioflow.graph.dtypes import DType
 from aioflow.graph.opdef import traits_of
 from aioflow.graph.shapes import Dims
 from aioflow.graph.traits import Effect
+from aioflow.observe.picture.blocks import repeats
 
 _WORTH_READING: Final = 40  # boxes; limits the default depth of opened scopes
 
@@ -127,9 +129,10 @@ def outline(
         graph: DrawnGraph to draw.
         inputs: Fed tensors. Each has its own box, and the nodes that would compute it are left out.
         fetches: Draw only the nodes that these need; the whole graph if there are no fetches.
-        depth: Number of scope levels to open; by default, as many as keep the picture readable.
+        depth: Number of scope levels to open; by default, as many as keep the picture readable, and repeated blocks
+            are collapsed if it would not be.
         devices: Devices of nodes, by name; by default, the devices that the nodes request.
-        opened: Scopes to open at any depth.
+        opened: Scopes and blocks to open at any depth.
     """
     fed = {tensor.op for tensor in inputs}
     wanted = {_node(fetch) for fetch in fetches}
@@ -139,9 +142,54 @@ def outline(
     deepest = max((op.name.count("/") + 1 for op in shown), default=1)
     # From the deepest level up to the first whose number of boxes is readable.
     choices = range(deepest, 0, -1) if depth is None else [depth]
-    level = next((d for d in choices if len({_home(op, d) for op in shown}) <= _WORTH_READING), 1)
-    made = _Outlining(shown, weights, fed, wanted, level if depth is None else depth, devices, opened)
-    return made.finish()
+    homes = {} if depth is not None else {d: _homes(shown, d, {*fed, *wanted}) for d in choices}
+    blocks: Mapping[str, _Block] = {}
+    level = next((d for d in choices if depth is not None or len(homes[d]) <= _WORTH_READING), 0)
+    if not level and depth is None:
+        # Too few scopes: repeated blocks of boxes are collapsed, too.
+        for level in choices:
+            blocks = _blocks(homes[level])
+            if len({blocks[home].run if home in blocks else home for home in homes[level]}) <= _WORTH_READING:
+                break
+    return _Outlining(shown, weights, fed, wanted, level, devices, opened, blocks).finish()
+
+
+class _Block(NamedTuple):
+    """The block of a box: its name, the name of its repetition, and their titles."""
+
+    run: str
+    name: str
+    run_title: str
+    title: str
+
+
+def _homes(shown: Iterable[DrawnNode], depth: int, own: Collection[DrawnNode]) -> dict[str, Hashable]:
+    """Return the boxes at a depth, in order, each with a key that is equal for boxes of the same ops."""
+    ops: dict[str, Counter[str]] = {}
+    for op in shown:
+        name = op.name if op in own else _home(op, depth)
+        # An input or output equals no other box.
+        ops.setdefault(name, Counter())[name if op in own else op.type] += 1
+    return {name: frozenset(counts.items()) for name, counts in ops.items()}
+
+
+def _blocks(homes: Mapping[str, Hashable]) -> dict[str, _Block]:
+    """Return the repeated block of each box that is in one."""
+    found: dict[str, _Block] = {}
+    names = list(homes)
+    for start, period, count in repeats(list(homes.values())):
+        of_run = names[start : start + period * count]
+        for number in range(count):
+            of_block = of_run[number * period : (number + 1) * period]
+            title = f"block {number + 1} of {count}"
+            block = _Block(_span(of_run), _span(of_block), f"{count} × block", title)
+            found |= dict.fromkeys(of_block, block)
+    return found
+
+
+def _span(names: Sequence[str]) -> str:
+    # A single box, as a block, must differ from itself.
+    return f"{names[0].rstrip('/')} … {names[-1].rstrip('/')}"
 
 
 def _node(fetch: DrawnTensor | DrawnNode) -> DrawnNode:
@@ -208,15 +256,26 @@ class _Outlining:
         depth: int,
         devices: Mapping[str, str] | None,
         opened: Collection[str],
+        blocks: Mapping[str, _Block],
     ) -> None:
         self._shown, self._weights, self._fed, self._wanted = shown, weights, fed, wanted
         self._depth = depth
         self._devices = devices
         self._opened = opened
+        self._blocks = blocks
+        self._titles = {block.run: block.run_title for block in blocks.values()}
+        self._titles |= {block.name: block.title for block in blocks.values()}
         self._own = {*fed, *wanted}  # have their own boxes at any depth
 
     def _home(self, op: DrawnNode) -> str:
-        return op.name if op in self._own else _home(op, self._depth, self._opened)
+        if op in self._own:
+            return op.name
+        block = self._blocks.get(_home(op, self._depth))
+        if block is not None and block.run not in self._opened:
+            return block.run
+        if block is not None and block.name not in self._opened:
+            return block.name
+        return _home(op, self._depth, self._opened)
 
     def finish(self) -> Outline:
         """Return the complete outline."""
@@ -226,7 +285,8 @@ class _Outlining:
         known = set(self._shown)
         for op in self._shown:
             name = self._home(op)
-            box = boxes.setdefault(name, Box(name.rstrip("/"), name.rstrip("/").rpartition("/")[2], role="scope"))
+            title = self._titles.get(name, name.rstrip("/").rpartition("/")[2])
+            box = boxes.setdefault(name, Box(name.rstrip("/"), title, role="scope"))
             box.nodes += 1
             box.ops[op.type] += 1
             placed[name].add(op.device if self._devices is None else self._devices.get(op.name, ""))

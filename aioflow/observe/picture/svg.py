@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
+from aioflow.observe.picture.columns import Sheet, arranged
 from aioflow.observe.picture.layers import BoxPosition, PictureLayout, laid_out
 from aioflow.observe.picture.outline import Box, Outline
 
@@ -17,9 +18,6 @@ _MARGIN: Final = 24.0
 _GAP: Final = 22.0  # between boxes of a layer
 _HEIGHT: Final = {1: 28.0, 2: 44.0, 3: 58.0}  # height of a box by its number of lines
 _LINE: Final = 14.0
-_ROOM: Final = 34.0  # between layers
-_CROWD: Final = 3.0  # extra room for each edge that passes
-_MOST_ROOM: Final = 90.0
 _TITLE: Final = 7.6  # pixels per letter
 _TEXT: Final = 6.0
 _LEAST: Final = 64.0
@@ -31,6 +29,20 @@ _OPS: Final = 12  # ops listed in the tooltip of a scope
 # Fills on which black text is readable: by device, or by the role of a box if nothing is placed.
 COLOURS: Final = ("#8ecae6", "#ffd166", "#b7e4c7", "#e5989b", "#cdb4db", "#f4a261", "#d4e09b", "#a3c4f3")
 _ROLES: Final = {"input": "#d8f3dc", "output": "#ffe5b4", "scope": "#e7ecef", "node": "#ffffff"}
+# Each color with the one that replaces it on a dark ground.
+_DARK: Final = (
+    *zip(
+        COLOURS,
+        ("#1f5673", "#6b5210", "#2c5e3f", "#7a3b3f", "#57406e", "#7a4a1f", "#56602a", "#33507a"),
+        strict=True,
+    ),
+    *zip(_ROLES.values(), ("#1f4a2c", "#5a4312", "#2b333b", "#1d2329"), strict=True),
+    ("white", "#14181c"),
+    ("#f4f4f4", "#2b3036"),
+    ("#405060", "#aab6c2"),
+    ("#607080", "#8796a5"),
+    ("#8090a0", "#667482"),
+)
 
 
 class _Drawn(NamedTuple):
@@ -42,25 +54,26 @@ class _Drawn(NamedTuple):
     height: float
 
 
-def as_svg(outline: Outline, title: str) -> str:
-    """Return the outline as the text of an SVG file."""
+def as_svg(outline: Outline, title: str, dark: bool = True) -> str:
+    """Return the outline as the text of an SVG file.
+
+    With `dark`, it has a style for programs and systems with dark colors. A page may forbid styles within pictures.
+    """
     title = "".join(sign if sign.isprintable() else "\ufffd" for sign in title)  # XML cannot express all the others
     drawn = {name: _sized(box) for name, box in outline.boxes.items()}
     edges = list(outline.edges)
     layout = laid_out({name: each.width for name, each in drawn.items()}, edges, _GAP)
-    tops, heights = _rows(drawn, layout, edges)
+    sheet = arranged(layout, {name: (each.width, each.height) for name, each in drawn.items()}, _HEAD + _MARGIN)
     fills = colours(outline)
-    right = max((place.x + drawn[name].width / 2 for name, place in layout.places.items()), default=0.0)
-    right = max(right, *(point.x for path in layout.paths.values() for point in path), 0.0)
     # About 9 pixels per letter of the title, in 16-pixel type.
-    width = max(right, len(title) * 9.0, _legend_width(fills)) + 2 * _MARGIN
-    bottom = (tops[-1] + heights[-1] if tops else _HEAD) + _MARGIN + (_LEGEND if fills else 0.0)
+    width = max(sheet.width, len(title) * 9.0, _legend_width(fills)) + 2 * _MARGIN
+    bottom = sheet.bottom + _MARGIN + (_LEGEND if fills else 0.0)
     body = chain(
-        _edges(outline, layout, drawn, tops, heights),
-        *(_box(each, layout.places[name], tops, heights, fills) for name, each in drawn.items()),
+        _edges(outline, layout, drawn, sheet),
+        *(_box(each, layout.places[name], sheet, fills) for name, each in drawn.items()),
         _legend(fills, bottom - _LEGEND),
     )
-    return "\n".join([*_head(width, bottom, title), *body, "</svg>", ""])
+    return "\n".join([*_head(width, bottom, title, dark), *body, "</svg>", ""])
 
 
 def colours(outline: Outline) -> dict[str, str]:
@@ -92,39 +105,18 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else "…" + text[1 - _LONGEST :]
 
 
-def _rows(
-    drawn: Mapping[str, _Drawn], layout: PictureLayout, edges: Sequence[tuple[str, str]]
-) -> tuple[list[float], list[float]]:
-    """Return the top and the height of each layer.
-
-    The gap between two layers grows with the number of edges that cross it.
-    """
-    count = 1 + max((place.layer for place in layout.places.values()), default=-1)
-    heights = [0.0] * count
-    for name, place in layout.places.items():
-        heights[place.layer] = max(heights[place.layer], drawn[name].height)
-    crowd = [0] * count
-    for source, target in edges:
-        first, last = sorted((layout.places[source].layer, layout.places[target].layer))
-        # The edge crosses the gap below each of these layers.
-        for layer in range(first, last):
-            crowd[layer] += 1
-    tops, top = [], _HEAD + _MARGIN
-    for layer in range(count):
-        tops.append(top)
-        top += heights[layer] + min(_MOST_ROOM, _ROOM + _CROWD * crowd[layer])
-    return tops, heights
-
-
 # ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _head(width: float, height: float, title: str) -> Iterator[str]:
+def _head(width: float, height: float, title: str, dark: bool) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" font-family="Helvetica, Arial, sans-serif" font-size="10.5">'
     )
     yield f"<title>{escape(title)}</title>"
+    if dark:
+        rules = [f'[fill="{light}"]{{fill:{other}}}[stroke="{light}"]{{stroke:{other}}}' for light, other in _DARK]
+        yield f"<style>@media (prefers-color-scheme:dark){{text{{fill:#e6e9ec}}{''.join(rules)}}}</style>"
     yield (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0,1 L7,4 L0,7 z" fill="#607080"/></marker></defs>'
@@ -133,12 +125,11 @@ def _head(width: float, height: float, title: str) -> Iterator[str]:
     yield f'<text x="{_MARGIN:.0f}" y="{_HEAD:.0f}" font-size="16" font-weight="bold">{escape(title)}</text>'
 
 
-def _box(
-    drawn: _Drawn, place: BoxPosition, tops: Sequence[float], heights: Sequence[float], fills: Mapping[str, str]
-) -> Iterator[str]:
+def _box(drawn: _Drawn, place: BoxPosition, sheet: Sheet, fills: Mapping[str, str]) -> Iterator[str]:
     box = drawn.box
-    left = place.x - drawn.width / 2 + _MARGIN
-    top = tops[place.layer] + (heights[place.layer] - drawn.height) / 2
+    center = sheet.x(place) + _MARGIN
+    left = center - drawn.width / 2
+    top = sheet.tops[place.layer] + (sheet.heights[place.layer] - drawn.height) / 2
     fill = fills.get(box.device, "#f4f4f4") if fills else _ROLES[box.role]
     round_ = drawn.height / 2 if box.role in ("input", "output") else 5.0
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}" rx="{round_:.1f}"'
@@ -153,8 +144,7 @@ def _box(
     for number, line in enumerate(drawn.lines):
         style = 'font-size="12.5" font-weight="bold"' if not number else 'fill="#405060"'
         yield (
-            f'<text x="{place.x + _MARGIN:.1f}" y="{y + number * _LINE:.1f}" text-anchor="middle" {style}>'
-            f"{escape(line)}</text>"
+            f'<text x="{center:.1f}" y="{y + number * _LINE:.1f}" text-anchor="middle" {style}>{escape(line)}</text>'
         )
     yield "</g>"
 
@@ -172,49 +162,43 @@ def _tooltip(box: Box) -> str:
     return "\n".join(lines)
 
 
-def _edges(
-    outline: Outline,
-    layout: PictureLayout,
-    drawn: Mapping[str, _Drawn],
-    tops: Sequence[float],
-    heights: Sequence[float],
-) -> Iterator[str]:
+def _edges(outline: Outline, layout: PictureLayout, drawn: Mapping[str, _Drawn], sheet: Sheet) -> Iterator[str]:
     for (source, target), tensors in outline.edges.items():
         begin, end = layout.places[source], layout.places[target]
         down = (source, target) not in layout.turned
-        first = _side(begin, drawn[source], tops, heights, bottom=down)
-        last = _side(end, drawn[target], tops, heights, bottom=not down)
-        points = [(begin.x, first)]
+        points = [(begin, sheet.side(begin, drawn[source].height, bottom=down))]
         for point in layout.paths[source, target]:
-            sides = (tops[point.layer], tops[point.layer] + heights[point.layer])
-            points += [(point.x, side) for side in (sides if down else sides[::-1])]
-        points.append((end.x, last))
+            sides = (sheet.side(point, None, bottom=False), sheet.side(point, None, bottom=True))
+            points += [(point, side) for side in (sides if down else sides[::-1])]
+        points.append((end, sheet.side(end, drawn[target].height, bottom=not down)))
         dash = "" if tensors else ' stroke-dasharray="4 3"'
         what = ", ".join(tensor.name for tensor in tensors) or "waits"
         yield (
-            f'<path class="edge" d="{_curve(points)}" fill="none" stroke="#607080"{dash} marker-end="url(#tip)">'
-            f"<title>{escape(what)}</title></path>"
+            f'<path class="edge" d="{_curve(points, sheet, (source, target))}" fill="none" stroke="#607080"{dash} '
+            f'marker-end="url(#tip)"><title>{escape(what)}</title></path>'
         )
 
 
-def _side(place: BoxPosition, drawn: _Drawn, tops: Sequence[float], heights: Sequence[float], bottom: bool) -> float:
-    middle = tops[place.layer] + heights[place.layer] / 2
-    return middle + drawn.height / 2 if bottom else middle - drawn.height / 2
-
-
-def _curve(points: Sequence[tuple[float, float]]) -> str:
+def _curve(points: Sequence[tuple[BoxPosition, float]], sheet: Sheet, edge: tuple[str, str]) -> str:
     """Return an SVG path through the points, vertical at each."""
-    (x, y), *rest = [(x + _MARGIN, y) for x, y in points]
+    last, y = points[0]
+    x = sheet.x(last) + _MARGIN
     parts = [f"M{x:.1f},{y:.1f}"]
-    for to_x, to_y in rest:
+    for place, to_y in points[1:]:
+        to_x = sheet.x(place) + _MARGIN
+        if sheet.columns[last.layer] != sheet.columns[place.layer]:
+            # Between two columns: below the one, up or down between them, and above the other.
+            corners = sheet.around(last, place, edge)
+            parts += [f"L{corner_x + _MARGIN:.1f},{corner_y:.1f}" for corner_x, corner_y in corners]
+            parts.append(f"L{to_x:.1f},{to_y:.1f}")
         # Half a pixel looks straight, and a line is shorter in the file.
-        if abs(to_x - x) < 0.5:
+        elif abs(to_x - x) < 0.5:
             parts.append(f"L{to_x:.1f},{to_y:.1f}")
         else:
             # Control points above and below the ends make the curve leave and arrive vertically.
             middle = (y + to_y) / 2
             parts.append(f"C{x:.1f},{middle:.1f} {to_x:.1f},{middle:.1f} {to_x:.1f},{to_y:.1f}")
-        x, y = to_x, to_y
+        last, x, y = place, to_x, to_y
     return " ".join(parts)
 
 
