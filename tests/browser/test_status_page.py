@@ -143,6 +143,36 @@ async def test_graph_is_drawn_and_opened_by_the_keyboard(browser: Chromium, mode
         assert tab.complaints == []
 
 
+async def test_picture_zooms_and_boxes_are_found(browser: Chromium, models: Any) -> None:
+    async with serving(models) as (server, _):
+        tab = await browser.open(f"{server.url}/#layers/1")
+        await tab.until("document.querySelector('#request').value")
+        await tab.value("document.querySelector('#graph').open = true")
+        await tab.until("document.querySelectorAll('#picture .scope').length === 2")
+        width = await tab.value("Number(document.querySelector('#picture svg').getAttribute('width'))")
+        await tab.value("document.querySelector('#zoom-in').click()")
+        assert await tab.value("document.querySelector('#picture svg').getBoundingClientRect().width") == pytest.approx(
+            width * 1.25, rel=0.01
+        )
+        wheel = "new WheelEvent('wheel', {deltaY: 300, ctrlKey: true, cancelable: true, clientX: 9, clientY: 9})"
+        await tab.value(f"document.querySelector('#picture').dispatchEvent({wheel})")
+        assert await tab.value("Number(document.querySelector('#picture svg').getAttribute('width'))") < width
+        await tab.value("document.querySelector('#find').value = 'INNER'")
+        await tab.value("document.querySelector('#find').dispatchEvent(new Event('input'))")
+        # The two scopes, and the output, which is in the second.
+        assert await tab.value("document.querySelectorAll('#picture .found').length") == 3
+        assert await tab.text("#matches") == "1 of 3"
+        await tab.value("document.querySelector('#find').focus()")
+        await tab.press("Enter")
+        await tab.until("document.querySelector('#matches').innerText === '2 of 3'")
+        assert "layer1/inner" in await tab.value("document.querySelector('#picture .current').textContent")
+        assert await tab.value("document.querySelectorAll('#picture .current').length") == 1
+        await tab.value("document.querySelector('#find').value = 'nothing like it'")
+        await tab.value("document.querySelector('#find').dispatchEvent(new Event('input'))")
+        assert await tab.text("#matches") == "no match"
+        assert tab.complaints == []
+
+
 async def test_hostile_names_are_text(browser: Chromium, tmp_path: Path) -> None:
     """Covers names of tensors, signatures and files, and texts of errors."""
     with af.Graph().as_default() as graph:

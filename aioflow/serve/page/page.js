@@ -4,6 +4,7 @@ import { ask, askPicture, said, setToken, TokenNeeded } from "./asking.js";
 import { element, put } from "./drawing.js";
 import { seconds } from "./formats.js";
 import { keyOf, showModel, showModels, showService } from "./models.js";
+import { showPicture } from "./picture.js";
 import { example, laidOut } from "./trying.js";
 
 const INTERVAL = 2000; // milliseconds
@@ -157,7 +158,7 @@ async function draw() {
     const picture = await askPicture(path);
     if (key !== shown) return;
     for (const scope of picture.querySelectorAll("[data-scope]")) makeButton(scope);
-    at("picture").replaceChildren(picture);
+    showPicture(picture);
   } catch (error) {
     if (error instanceof TokenNeeded) return askForToken();
     if (key === shown) put("graph-problem", `It cannot be drawn: ${error.message}`);

@@ -292,7 +292,7 @@ _FILES: Final = {
     "style.css": ("/page/style.css", _CSS),
     **{
         name: (f"/page/{name}", _SCRIPT)
-        for name in ("page.js", "asking.js", "drawing.js", "formats.js", "models.js", "trying.js")
+        for name in ("page.js", "asking.js", "drawing.js", "formats.js", "models.js", "picture.js", "trying.js")
     },
 }
 # The browser runs only the scripts of this service, even if data of a model contains markup.
