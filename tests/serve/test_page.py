@@ -132,7 +132,7 @@ async def test_page_uses_only_its_own_files(tmp_path: Path) -> None:
             text = (await client.get(f"/{script}")).text
             more = [f"page/{name}" for name in re.findall(r'from "\./(.*?)"', text)]
             scripts += [each for each in more if each not in scripts]
-        assert len(scripts) == 6
+        assert len(scripts) == 7
         for path in {*links, *scripts}:
             response = await client.get(f"/{path}")
             assert response.status_code == 200, path

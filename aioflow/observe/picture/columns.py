@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from aioflow.observe.picture.layers import BoxPosition, PictureLayout
@@ -14,6 +15,7 @@ _CROWD: Final = 3.0  # extra room for each edge that passes
 _MOST_ROOM: Final = 90.0
 _LONG: Final = 1400.0  # height of a single column that needs no second one
 _TALL: Final = 1.25  # height of a picture with several columns, as a multiple of its width
+_MOST: Final = 40  # columns
 _LANE: Final = 6.0  # between edges from one column to the next
 _EDGE: Final = 14.0  # between these edges and the boxes
 _SLACK: Final = 0.2  # of the height of a column, within which it may end where the fewest edges pass
@@ -91,8 +93,13 @@ def arranged(layout: PictureLayout, sizes: Mapping[str, tuple[float, float]], to
         for layer in range(first, last):
             crossing[layer].append(edge)
     rows = [high + min(_MOST_ROOM, _ROOM + _CROWD * len(crossing[i])) for i, high in enumerate(heights)]
-    ends = _ends(rows, [len(each) for each in crossing], max((right for _, right in spans), default=0.0))
-    return _sheet(heights, rows, spans, crossing, ends, top)
+    crossings = [len(each) for each in crossing]
+    sheet = _sheet(heights, rows, spans, crossing, [], top)
+    for number in range(2, _MOST + 1):
+        if sheet.bottom <= max(_LONG, _TALL * sheet.width):
+            break
+        sheet = _sheet(heights, rows, spans, crossing, _ends(rows, crossings, number), top)
+    return sheet
 
 
 def _joined(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
@@ -100,13 +107,10 @@ def _joined(one: tuple[float, float], other: tuple[float, float]) -> tuple[float
     return other if one == (0.0, 0.0) else (min(one[0], other[0]), max(one[1], other[1]))
 
 
-def _ends(rows: Sequence[float], crossings: Sequence[int], width: float) -> list[int]:
+def _ends(rows: Sequence[float], crossings: Sequence[int], number: int) -> list[int]:
     """Return the last layers of the columns but the last: near equal parts of the height, where few edges pass."""
     total = sum(rows)
-    number = 1
-    while total > _LONG and total / number > _TALL * number * (width + 2 * _EDGE):
-        number += 1
-    starts = [sum(rows[:layer]) for layer in range(len(rows))]
+    starts = [0.0, *accumulate(rows)]
     found: list[int] = []
     for part in range(1, number):
         wanted, slack = total * part / number, total / number * _SLACK
