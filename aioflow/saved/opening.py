@@ -55,11 +55,14 @@ META_GRAPH: Final = ModelFormat("meta graph")
 WEIGHTS: Final = ModelFormat("safetensors")
 CHECKPOINT: Final = ModelFormat("checkpoint")
 
+_READERS: Final = {META_GRAPH: "; train.import_meta_graph reads it in a program"}  # of formats without signatures
+
 _WHOLE: Final = ("model.safetensors", "model.safetensors.index.json")
 _TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:node|versions|library)\s*[:{]")
 _META_TEXT: Final = re.compile(rb"\s*(?:#[^\n]*\n\s*)*(?:\w+_def|asset_file_def)\s*[:{]")
 _CHECKPOINT_FILE: Final = re.compile(rf"(.+)(?:\.index|\.data-\d{{5}}-of-\d{{5}}|{re.escape(MANIFEST_SUFFIX)}|\.meta)")
 _SHARD: Final = re.compile(r"(.+)(?<!\.data)-\d{5}-of-\d{5}")  # shards of TensorFlow's checkpoints of version 1
+_UNREGISTERED: Final = "no such op; first import the module that registers it (commands: --import)"
 _FIELDS: Final = 64  # maximum number of fields of a message that are inspected
 _LENGTH, _VARINT = 2, 0  # wire types
 _SKIPPED: Final = {1: 8, 5: 4}  # other wire types, with the size of their values
@@ -238,7 +241,7 @@ def open_model(
         raise InvalidArgumentError(
             f"{os.fspath(path)} has no signature to call",
             expected="a model with signatures, as written by aioflow.saved.save",
-            actual=f"{found.name}, which has no signatures",
+            actual=f"{found.name}, which has no signatures{_READERS.get(found, '')}",
         )
     if shapes and found is not ONNX:
         raise InvalidArgumentError(
@@ -261,7 +264,8 @@ def missing_ops(definition: GraphDef) -> list[UnsupportedOp]:
     """Return the nodes of a definition, including its functions, whose ops are not registered."""
     functions = {function.name for function in definition.functions}
     nodes = [*definition.nodes, *(node for function in definition.functions for node in function.nodes)]
-    return [UnsupportedOp(node.op, node.name) for node in nodes if node.op not in OPS and node.op not in functions]
+    unknown = [node for node in nodes if node.op not in OPS and node.op not in functions]
+    return [UnsupportedOp(node.op, node.name, _UNREGISTERED) for node in unknown]
 
 
 def open_graph(path: str | os.PathLike[str]) -> Model:

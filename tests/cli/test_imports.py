@@ -44,7 +44,7 @@ def test_ops_lists_ops_of_the_module(module: str, capsys: pytest.CaptureFixture[
 def test_explain_reads_a_graph_with_imported_ops(
     module: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = f"import {module}, aioflow as af\naf.raw_ops.TestImported(x=1.0, name='y')\n"
+    code = f"import {module}, aioflow as af\naf.raw_ops.TestImported(x=af.placeholder(af.float32, [2]), name='y')\n"
     code += f"af.train.write_graph(af.get_default_graph(), {str(tmp_path)!r}, 'g.json')"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)

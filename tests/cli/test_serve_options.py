@@ -200,6 +200,7 @@ def test_table_of_a_model_has_every_option_of_models(tmp_path: Path) -> None:
         "versions",
         "shape",
         "memory-budget",
+        "labels",
     }
 
 

@@ -72,8 +72,9 @@ def _ask(url: str, token: str = "") -> None:
 async def configured(folder: Path) -> Path:
     """Return a folder that contains the page's configuration file and all that it names."""
     pytest.importorskip("onnx", reason="needs the extra `onnx`")
-    (folder / "token").touch(0o600)
-    (folder / "token").write_text("secret", encoding="utf-8")
+    for name, text in (("token", "secret"), ("admin", "another-secret")):
+        (folder / name).touch(0o600)
+        (folder / name).write_text(text, encoding="utf-8")
     (folder / "serve.toml").write_text(CONFIGURATION, encoding="utf-8")
     with af.Graph().as_default():
         x = af.placeholder(af.float32, [None, 3], name="x")
@@ -99,6 +100,7 @@ def test_commented_keys_of_the_configuration_file_are_valid(configured: Path, mo
     add_parser(parser.add_subparsers())
     found = given_options(parser.parse_args(["serve", "--config", "serve.toml"]), {})
     assert (found.processes, found.where.token, found.where.tls_cert) == (4, "secret", Path("cert.pem"))
+    assert found.where.admin_token == "another-secret"
     assert found.options["digits"].timeout == 2.0
     assert found.options["mobile"].timeout == 10.0
 
