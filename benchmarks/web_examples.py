@@ -28,12 +28,12 @@ import numpy as np
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
+from aioflow.serve.tokens.engine import running
 from examples.gpt2.generation import generate
 from examples.gpt2.model import Config, Model
 from examples.web.digits import build, restore_or_train
 from examples.web.saved_models import make_models
 from examples.web.tokens.computing import Gpt2
-from examples.web.tokens.engine import running
 
 Asking = Callable[[], Coroutine[Any, Any, None]]
 

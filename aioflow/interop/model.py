@@ -8,6 +8,7 @@ from typing import Final
 
 from aioflow.errors import NotFoundError
 from aioflow.graph.graph import Graph, Tensor
+from aioflow.interop.token_loop import TokenLoop
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
 
@@ -59,6 +60,7 @@ class Model:
             resources that the model needs before a call.
         source: A readable description of the model's origin and of the program that wrote it.
         assets: String scalars that are paths of files, with these paths, as accepted by `aioflow.saved.save(assets=)`.
+        token_loop: How to generate tokens with the model; None if it does not declare that.
     """
 
     graph: Graph
@@ -67,6 +69,7 @@ class Model:
     initialize: Callable[[Session], Awaitable[None]] = _nothing
     source: str = ""
     assets: Mapping[Tensor, str] = field(default_factory=dict)
+    token_loop: TokenLoop | None = None
 
     def signature(self, name: str | None = None) -> Signature:
         """Return the signature with this name; by default "serving_default", or the only one.

@@ -9,16 +9,20 @@ from aioflow.loading.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.interop.model import Model as Model
     from aioflow.interop.model import Signature as Signature
+    from aioflow.interop.token_loop import TokenLoop as TokenLoop
+    from aioflow.interop.token_loop import TokenState as TokenState
     from aioflow.saved.reading import load as load
     from aioflow.saved.writing import save as save
 
-__all__ = ["Model", "Signature", "load", "save"]
+__all__ = ["Model", "Signature", "TokenLoop", "TokenState", "load", "save"]
 
 _load_later(
     __name__,
     {
         "Model": "aioflow.interop.model",
         "Signature": "aioflow.interop.model",
+        "TokenLoop": "aioflow.interop.token_loop",
+        "TokenState": "aioflow.interop.token_loop",
         "load": "aioflow.saved.reading",
         "save": "aioflow.saved.writing",
     },

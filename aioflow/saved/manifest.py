@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from aioflow.arguments import brief
@@ -18,6 +18,7 @@ from aioflow.formats.manifests import CheckpointManifest, digest_of
 from aioflow.formats.versions import readable_version
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
+from aioflow.interop.token_loop import TokenLoop, TokenState
 from aioflow.release import RELEASE
 
 MANIFEST: Final = "aioflow.json"
@@ -86,6 +87,7 @@ class Manifest:
         producer: The release that wrote it.
         version: The format version; after reading, the version whose rules applied.
         replaced: The files of earlier versions that may still exist for their readers: the `files` of each.
+        token_loop: How to generate tokens with the model. A reader may ignore it.
     """
 
     signatures: Mapping[str, StoredSignature]
@@ -98,6 +100,7 @@ class Manifest:
     version: int = VERSION
     replaced: tuple[tuple[str, ...], ...] = ()
     unknown: tuple[str, ...] = field(default=(), compare=False)
+    token_loop: TokenLoop | None = None
 
     @property
     def files(self) -> list[str]:
@@ -132,6 +135,8 @@ class Manifest:
         }
         if self.replaced:
             content["replaced"] = self.replaced
+        if self.token_loop is not None:
+            content["token_loop"] = asdict(self.token_loop)
         return sealed(content)
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -199,7 +204,30 @@ def _manifest(content: CheckpointManifest, version: int) -> Manifest:
         _text(content["producer"]),
         version,
         tuple(_names(names) for names in content.get("replaced", ())),
+        token_loop=_token_loop(content.get("token_loop")),
     )
+
+
+def _token_loop(content: CheckpointManifest | None) -> TokenLoop | None:
+    if content is None:
+        return None
+    lengths, prompt, encoding = (_text_or_none(content.get(key)) for key in ("lengths", "prompt", "encoding"))
+    return TokenLoop(
+        _text(content["tokens"]),
+        _text(content["logits"]),
+        _number(content["max_length"]),
+        tuple(_token_state(each) for each in content["states"]),
+        lengths,
+        _text(content["step"]),
+        prompt,
+        _number_or_none(content.get("end_token")),
+        encoding,
+    )
+
+
+def _token_state(item: CheckpointManifest) -> TokenState:
+    rows, length = _number(item["row_axis"], 0), _number_or_none(item.get("length_axis"))
+    return TokenState(_text(item["input"]), _text(item["output"]), rows, length)
 
 
 def _signature(content: CheckpointManifest) -> StoredSignature:
@@ -263,6 +291,14 @@ def _number(value: object, least: int = 1) -> int:
     if type(value) is not int or not least <= value < 2**63:
         raise ValueError(f"not a number of at least {least}: {brief(value)}")
     return value
+
+
+def _number_or_none(value: object) -> int | None:
+    return None if value is None else _number(value, 0)
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text(value)
 
 
 def _text(value: object) -> str:

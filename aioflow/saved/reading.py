@@ -17,7 +17,7 @@ import numpy as np
 
 from aioflow.arguments import brief, check_kind
 from aioflow.concurrency.threads import in_thread
-from aioflow.errors import AbortedError, DataLossError, NotFoundError, OpError
+from aioflow.errors import AbortedError, DataLossError, InvalidArgumentError, NotFoundError, OpError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import string_array
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
@@ -25,6 +25,7 @@ from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.interop import safetensors
 from aioflow.interop.model import Model, Signature
+from aioflow.interop.token_loop import TokenLoop
 from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
@@ -93,7 +94,17 @@ def _model(place: ModelFolder, contents: Contents) -> Model:
         partial(_initialize, place, variables, tables, weights),
         source=f"{place.name}, by aioflow {manifest.producer}",
         assets=assets,
+        token_loop=_token_loop(manifest.token_loop, signatures),
     )
+
+
+def _token_loop(loop: TokenLoop | None, signatures: Mapping[str, Signature]) -> TokenLoop | None:
+    if loop is not None:
+        try:
+            loop.check(signatures)
+        except InvalidArgumentError as error:
+            raise DataLossError(error.message, expected=error.expected, actual=error.actual) from error
+    return loop
 
 
 def _with_paths(definition: GraphDef, paths: Mapping[str, str]) -> GraphDef:

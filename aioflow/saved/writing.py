@@ -34,6 +34,7 @@ from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
 from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
+from aioflow.interop.token_loop import TokenLoop
 from aioflow.memory.values import Array
 from aioflow.ops.apply import make
 from aioflow.ops.variables.variable import Variable
@@ -170,6 +171,7 @@ class _Content:
     variables: tuple[Weight, ...]
     constants: Mapping[str, Array]
     assets: Mapping[str, str]
+    token_loop: TokenLoop | None = None
 
 
 async def save(
@@ -178,6 +180,7 @@ async def save(
     signatures: Signatures,
     assets: Mapping[Tensor, str | os.PathLike[str]] | None = None,
     overwrite: bool = False,
+    token_loop: TokenLoop | None = None,
 ) -> str:
     """Save a model: the graph that its signatures need, values of variables, entries of tables, and assets.
 
@@ -198,6 +201,7 @@ async def save(
             of the old model stay while it is loaded on this machine, and in a store until the next save. A save that
             fails or is cancelled leaves the model as it was; the next save removes the remains of a killed one from a
             folder.
+        token_loop: How to generate tokens with the signatures. `aioflow serve` then answers streams of tokens.
 
     Returns:
         The folder.
@@ -207,7 +211,7 @@ async def save(
             are not inputs; the error lists it all.
         AlreadyExistsError: the folder has a model, and `overwrite` is false; or it is not empty and not a model.
         NotFoundError: an asset is missing.
-        InvalidArgumentError: a signature or an asset does not fit the graph.
+        InvalidArgumentError: a signature or an asset does not fit the graph, or the token loop not the signatures.
         UnimplementedError: the path of an asset is the value of a variable, as in TensorFlow 2.
         FailedPreconditionError: a variable has no value, or a table no entries.
         ClosedSessionError: the session is closed.
@@ -217,6 +221,9 @@ async def save(
     check_kind(folder, (str, os.PathLike), "the folder of a model", "a str or a path")
     place, graph = ModelFolder(folder), session.graph
     calls = calls_of(graph, signatures)
+    if token_loop is not None:
+        check_kind(token_loop, TokenLoop, "token_loop", "a TokenLoop")
+        token_loop.check(calls)
     paths = assets_of(graph, assets or {})
     # Fails before the values are read, which may take long.
     await in_thread(_check_free, place, overwrite, effects=False)
@@ -238,6 +245,7 @@ async def save(
         variables,
         constants,
         {tensor.name: path for tensor, path in paths.items()},
+        token_loop,
     )
     names = [*(variable.name for variable in variables), *(column.name for column in columns)]
     tensors = dict(zip(names, values, strict=True))
@@ -331,7 +339,9 @@ class _Writer:
         # One file: names of constants contain colons, names of variables do not.
         tensors = {**tensors, **content.constants}
         weights = self._weights(tensors) if tensors else None
-        return Manifest(content.signatures, graph, ops, weights, content.variables, assets)
+        return Manifest(
+            content.signatures, graph, ops, weights, content.variables, assets, token_loop=content.token_loop
+        )
 
     def _put(self, name: str, data: bytes) -> FileEntry:
         store, last = self._place.store(name)

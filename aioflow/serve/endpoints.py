@@ -14,6 +14,7 @@ from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, Unav
 from aioflow.memory.values import Buffer
 from aioflow.release import RELEASE
 from aioflow.serve.counting import counted
+from aioflow.serve.generating import Generating
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
@@ -88,6 +89,7 @@ class Endpoints:
         self._repository = repository
         self._limits = limits
         self.admission = RequestAdmission(limits.pending_bytes)
+        self.generating = Generating(repository, limits, self.admission)
 
     # -- inference ----------------------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.response_cache import ResponseCache, check_repeatable, key_of
 from aioflow.serve.tally import RequestTally
+from aioflow.serve.tokens.streams import TokenStreams
 from aioflow.session.session import Session
 
 # ── requests with optional inputs: each is a step of its own, which feeds the defaults of the omitted inputs ──────────
@@ -82,6 +83,7 @@ class ServedModel:
         tally: The outcomes of its requests.
         cache: Its responses, if they are cached.
         labels: The labels of classes, by index; empty if the options name no file with them.
+        streams: The streams of tokens; None if the model declares no loop over tokens.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class ServedModel:
         self.tally = RequestTally()
         self.cache = ResponseCache(options.response_cache) if options.response_cache else None
         self.labels: tuple[str, ...] = ()
+        self.streams = TokenStreams.of(session, model, options)
         self.weight_bytes = 0  # its share of the repository's memory budget
         self.signature_name = _default_signature(model)
         self._users = 0
@@ -234,6 +237,8 @@ class ServedModel:
         except TimeoutError:
             _LOG.warning("%s version %d is closed with %d requests unanswered", self.name, self.version, self._users)
         finally:
+            if self.streams is not None:
+                await self.streams.close()
             # Closing stops the steps of requests that are still pending.
             await self.session.close()
 
@@ -346,6 +351,8 @@ async def open_served(
             served.labels = await in_thread(read_labels, os.fspath(options.labels), effects=False)
         if options.warmup:
             await _warm(served)
+        if served.streams is not None:
+            await served.streams.start()
     # Also on a cancellation, since no other code has this session.
     except BaseException:
         await session.close()

@@ -35,6 +35,15 @@ _INFERENCE: Final[dict[str, Schema]] = {
     ),
 }
 
+_GENERATION: Final[dict[str, Schema]] = {
+    "GenerateResponse": object_of(
+        {"model_name": TEXT, "model_version": TEXT, "tokens": list_of(COUNT)},
+        id=TEXT,
+        text_output=TEXT,
+        finish_reason={"type": "string", "enum": ["length", "stop"]},
+    ),
+}
+
 _METADATA: Final[dict[str, Schema]] = {
     "Error": object_of({"error": TEXT}),
     "Live": object_of({"live": FLAG}),
@@ -192,13 +201,13 @@ _STATUS: Final[dict[str, Schema]] = {
 }
 
 _REQUESTS: Final = {name: form.schema for name, form in FORMS.items()}
-SCHEMAS: Final[Mapping[str, Schema]] = {**_METADATA, **_REQUESTS, **_INFERENCE, **_TENSORFLOW, **_STATUS}
+SCHEMAS: Final[Mapping[str, Schema]] = {**_METADATA, **_REQUESTS, **_INFERENCE, **_GENERATION, **_TENSORFLOW, **_STATUS}
 
 
 # ── the document ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_CALLS: Final = {"InferRequest", "PredictRequest", "ExamplesRequest"}
+_CALLS: Final = {"InferRequest", "GenerateRequest", "PredictRequest", "ExamplesRequest"}
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request

@@ -28,6 +28,7 @@ _CALLING: Final = (*_READING, *_FINDING, *_COMPUTING)
 
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
+_EVENTS: Final = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,14 @@ def lines(endpoints: Endpoints, page: Page, metrics: AnswerFunction, openapi: An
         HttpRoute("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)
         for path in (_MODEL, _VERSION)
     ]
+    generating = endpoints.generating
+    generate, events, prompt = {_JSON: "GenerateResponse"}, {_EVENTS: ""}, {_JSON: "GenerateRequest"}
+    for path in (_MODEL, _VERSION):
+        stream = path + "/generate_stream"
+        calls += [
+            HttpRoute("POST", path + "/generate", generating.whole, "Generate tokens", generate, prompt, _CALLING),
+            HttpRoute("POST", stream, generating.stream, "Stream tokens as events", events, prompt, _CALLING),
+        ]
     return [
         *calls,
         *_of_health(endpoints),

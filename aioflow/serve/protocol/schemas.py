@@ -59,6 +59,16 @@ _WHOLE: Final = Member(
     lambda value: type(value) is int and 0 <= value <= _MOST,
     "a whole number, not negative",
 )
+_NUMBER: Final = Member(
+    {"type": "number", "minimum": 0, "maximum": 1e6},
+    lambda value: type(value) in (int, float) and 0 <= value <= 1e6,
+    "a number, not negative",
+)
+_COUNT: Final = Member(
+    {"type": "integer", "minimum": 1, "maximum": _MOST},
+    lambda value: type(value) is int and 1 <= value <= _MOST,
+    "a whole number, at least 1",
+)
 _DATATYPE: Final = Member(DATATYPE, lambda value: type(value) is str and value in DATATYPES, ", ".join(DATATYPES))
 _SHAPE: Final = Member(
     list_of(COUNT),
@@ -127,6 +137,14 @@ INPUT_PARAMETERS: Final = Form({}, binary_data_size=_or_none(_WHOLE))
 _CLASSES: Final = _WHOLE.described("Number of classes to return instead of the elements.")
 CLASSIFICATION: Final = Form({}, classification=_CLASSES)
 OUTPUT_PARAMETERS: Final = Form({}, binary_data=_FLAG, classification=_CLASSES)
+GENERATION: Final = Form(
+    {},
+    max_tokens=_COUNT.described("Maximum number of tokens to generate."),
+    temperature=_NUMBER.described("Above 1 for more variety; 0, the default, always selects the likeliest token."),
+    top_k=_COUNT.described("Number of likeliest tokens to sample from."),
+    seed=_WHOLE.described("Equal seeds yield equal streams."),
+    timeout=_SCHEDULING["timeout"],
+)
 _FEATURES: Final[Schema] = {"type": "object"}  # a value, or a list of values, by name
 _DATA: Final = "Elements in row-major order, flat or nested by the shape; absent if sent as binary data."
 FORMS: Final[Mapping[str, Form]] = {
@@ -141,6 +159,17 @@ FORMS: Final[Mapping[str, Form]] = {
         id=_TEXT,
         outputs=_or_none(_list("RequestedOutput")),
         parameters=_or_none(_object(PARAMETERS)),
+    ),
+    "GenerateRequest": Form(
+        {},
+        text_input=_TEXT.described("The prompt as text, if the model has an encoding."),
+        tokens=Member(
+            list_of(COUNT),
+            lambda value: type(value) is list and all(type(each) is int and each >= 0 for each in value),
+            "a list of tokens",
+        ).described("The prompt as tokens."),
+        id=_TEXT,
+        parameters=_or_none(_object(GENERATION)),
     ),
     "IndexRequest": Form({}, ready=_FLAG),
     "ExamplesRequest": Form(

@@ -3,6 +3,6 @@
 Many streams share each step of the model (continuous batching; Yu et al., "Orca", OSDI 2022). They join and leave
 between two steps, and no stream waits for another to end.
 
-`slots.py` assigns streams to slots and selects the next computation, `computing.py` has the model and its caches,
-`engine.py` is the task that connects them, and `service.py` is the web service.
+`aioflow.serve.tokens` assigns streams to slots and runs the steps, `computing.py` has the model and its caches, and
+`service.py` is the web service.
 """

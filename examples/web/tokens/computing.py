@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,30 +11,9 @@ import aioflow as af
 from examples.gpt2.generation import Cache
 from examples.gpt2.model import Model
 
-__all__ = ["Computing", "Gpt2"]
+__all__ = ["Gpt2"]
 
 Array = np.ndarray[Any, Any]
-
-
-class Computing(Protocol):
-    """The model interface that an engine uses. Calls are never concurrent.
-
-    Attributes:
-        positions: Maximum number of tokens of a stream.
-        vocabulary: Number of tokens in the vocabulary.
-    """
-
-    positions: int
-    vocabulary: int
-
-    def clear(self, slot: int) -> None:
-        """Clear a slot for a new stream."""
-
-    async def read(self, slot: int, tokens: Sequence[int]) -> Array:
-        """Read the next tokens of a prompt in a slot; return the logits [V] of the following token."""
-
-    async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Array]:
-        """Read one token in each of some slots, in one step; return the logits [V] of the following token for each."""
 
 
 class Gpt2:
@@ -49,6 +28,7 @@ class Gpt2:
     def __init__(self, session: af.Session, model: Model, slots: int) -> None:
         self.positions = model.config.n_positions
         self.vocabulary = model.config.vocab_size
+        self.end_token: int | None = None
         self._session = session
         self._model = model
         self._cache = Cache(model.config, slots)

@@ -29,12 +29,12 @@ from starlette.types import Receive, Scope, Send
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
+from aioflow.serve.tokens.engine import Choice, Engine, Tokens, running
 from examples.gpt2.folder import config_of, load, tokenizer_of
 from examples.gpt2.model import Config, Model
 from examples.gpt2.tokenizer import Tokenizer
 from examples.web.bodies import read_json
 from examples.web.tokens.computing import Gpt2
-from examples.web.tokens.engine import Choice, Engine, Tokens, running
 
 FOLDER: Final = Path(os.environ["MODEL"]) if "MODEL" in os.environ else None
 SLOTS: Final = int(os.environ.get("SLOTS", "8"))

@@ -16,12 +16,12 @@ import aioflow as af
 from aioflow.concurrency.stopping import Work, doing
 from aioflow.concurrency.threads import Threads
 from aioflow.errors import ClosedSessionError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.serve.tokens.engine import Choice, Engine, Tokens, running
+from aioflow.serve.tokens.slots import Slots, Stream
 from aioflow.testing.virtual_clock import run_virtual
 from benchmarks.plain_gpt2 import PlainModel
 from examples.gpt2.model import Config, Model
 from examples.web.tokens.computing import Gpt2
-from examples.web.tokens.engine import Choice, Engine, Tokens, running
-from examples.web.tokens.slots import Slots, Stream
 from tests.support.loops import virtually
 from tests.support.random_examples import examples
 
@@ -44,6 +44,7 @@ class Counting:
     """A model that records the text of each slot. A piece takes `piece` seconds, a step one."""
 
     positions, vocabulary = POSITIONS, VOCABULARY
+    end_token: int | None = None
 
     def __init__(self, slots: int, piece: float = 0.5) -> None:
         self.texts: list[list[int]] = [[] for _ in range(slots)]

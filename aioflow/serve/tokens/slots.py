@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 
-__all__ = ["Piece", "Slots", "SlotsStatistics", "Stream"]
-
 
 class Stream:
     """A stream of generated tokens.

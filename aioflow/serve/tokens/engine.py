@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,12 +18,33 @@ from aioflow.errors import (
     InvalidArgumentError,
     OpError,
 )
-from examples.web.tokens.computing import Computing
-from examples.web.tokens.slots import Slots, SlotsStatistics, Stream
+from aioflow.memory.values import Array
+from aioflow.serve.tokens.slots import Slots, SlotsStatistics, Stream
 
-__all__ = ["Choice", "Engine", "Tokens", "running"]
+Reason: TypeAlias = Literal["length", "stop"]
 
-Array = np.ndarray[Any, Any]
+
+class Computing(Protocol):
+    """The model interface that an engine uses. Calls are never concurrent.
+
+    Attributes:
+        positions: Maximum number of tokens of a stream.
+        vocabulary: Number of tokens in the vocabulary.
+        end_token: The token that ends a stream, if any.
+    """
+
+    positions: int
+    vocabulary: int
+    end_token: int | None
+
+    def clear(self, slot: int) -> None:
+        """Clear a slot for a new stream."""
+
+    async def read(self, slot: int, tokens: Sequence[int]) -> Array:
+        """Read the next tokens of a prompt in a slot; return the logits [V] of the following token."""
+
+    async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Array]:
+        """Read one token in each of some slots, in one step; return the logits [V] of the following token for each."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +78,12 @@ class Tokens:
         with engine.begin(prompt, 100) as tokens:
             async for token in tokens: ...
 
-    Tokens are generated even if they are not read, so a slow reader delays no other stream.
+    Tokens are generated even if they are not read, so a slow reader delays no other stream. The maximum number of
+    tokens of a stream limits the memory.
+
+    Attributes:
+        reason: Why the stream ended: "length" for its maximum number of tokens, "stop" for its end token; None before
+            the end, and after an error.
 
     Raises:
         DeadlineExceededError: when iterated, after its time limit has passed.
@@ -65,10 +91,12 @@ class Tokens:
         OpError: when iterated, after a step of the stream has failed.
     """
 
-    def __init__(self, slots: Slots, stream: Stream, choice: Choice) -> None:
+    def __init__(self, slots: Slots, stream: Stream, choice: Choice, end_token: int | None = None) -> None:
         self.stream = stream
         self.choice = choice
         self.last = 0
+        self.reason: Reason | None = None
+        self._end_token = end_token
         self._slots = slots
         self._made: asyncio.Queue[int | OpError | None] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
@@ -104,11 +132,16 @@ class Tokens:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end, error)
 
     def give(self, logits: Array) -> None:
-        """Select the next token from its logits [V], and add it."""
+        """Select the next token from its logits [V], and add it unless it is the end token, which ends the stream."""
         self.last = self.choice(logits, self.stream.made)
+        if self.last == self._end_token:
+            self.reason = "stop"
+            self.end()
+            return
         self._made.put_nowait(self.last)
         self._slots.wrote(self.stream)
         if self.stream.has_left:
+            self.reason = "length"
             self.end()
 
     def end(self, error: OpError | None = None) -> None:
@@ -167,7 +200,7 @@ class Engine:
             )
         stream = Stream(prompt, min(most, positions - len(prompt) + 1), client)
         self._slots.join(stream)
-        tokens = self._tokens[stream] = Tokens(self._slots, stream, choice)
+        tokens = self._tokens[stream] = Tokens(self._slots, stream, choice, self._computing.end_token)
         if timeout is not None:
             tokens.limit(timeout)
         self._wake.set()

@@ -1,0 +1,144 @@
+"""The streams of one version of a model: decoded requests to streams, and tokens to text."""
+
+from __future__ import annotations
+
+import codecs
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from aioflow.errors import UnimplementedError
+from aioflow.interop.model import Model
+from aioflow.interop.token_loop import UTF8, TokenLoop
+from aioflow.serve.options import ModelOptions
+from aioflow.serve.protocol.errors import MalformedRequestError
+from aioflow.serve.protocol.json_text import JsonObject
+from aioflow.serve.protocol.messages import scheduling
+from aioflow.serve.protocol.schemas import FORMS, GENERATION
+from aioflow.serve.tokens.engine import Choice, Engine, Tokens
+from aioflow.serve.tokens.slots import Slots
+from aioflow.serve.tokens.steps import TokenSteps
+from aioflow.session.session import Session
+from aioflow.sync.background import Background
+
+_LOG: Final = logging.getLogger("aioflow.serve")
+_TOKENS: Final = 16  # of a request without `max_tokens`
+_BYTES: Final = 256
+_REQUEST: Final = FORMS["GenerateRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One request for a stream. `text` and `tokens` are the prompt; one of them is None.
+
+    Attributes:
+        most: Maximum number of tokens to generate.
+        choice: Sampling settings.
+        timeout: Time limit in seconds; None for no limit of its own.
+        id: Returned in the responses unchanged; "" for none.
+    """
+
+    text: str | None
+    tokens: tuple[int, ...] | None
+    most: int = _TOKENS
+    choice: Choice = field(default_factory=Choice)
+    timeout: float | None = None
+    id: str = ""
+
+
+def read_generate(document: JsonObject) -> GenerateRequest:
+    """Return the request in a JSON object. Raises MalformedRequestError."""
+    _REQUEST.check(document, "the request")
+    parameters = document.get("parameters") or {}
+    GENERATION.check(parameters, "the request")
+    text, tokens = document.get("text_input"), document.get("tokens")
+    if (text is None) == (tokens is None):
+        raise MalformedRequestError("the request has no prompt, or two", expected="one of 'text_input' and 'tokens'")
+    choice = Choice(
+        float(parameters.get("temperature", 0.0)), parameters.get("top_k", Choice.top_k), parameters.get("seed", 0)
+    )
+    return GenerateRequest(
+        text,
+        None if tokens is None else tuple(tokens),
+        parameters.get("max_tokens", _TOKENS),
+        choice,
+        scheduling(parameters)[0],
+        document.get("id", ""),
+    )
+
+
+class TokenStreams:
+    """The streams of a version. `start` runs its steps until `close`."""
+
+    def __init__(self, session: Session, model: Model, loop: TokenLoop, options: ModelOptions) -> None:
+        slots = options.max_batch_size
+        steps = TokenSteps(session, model, loop, slots)
+        self._engine = Engine(steps, Slots(slots, steps.piece, slots * options.max_enqueued_batches))
+        self._options = options
+        self._background = Background()
+        self.has_text = loop.encoding == UTF8
+
+    @classmethod
+    def of(cls, session: Session, model: Model, options: ModelOptions) -> TokenStreams | None:
+        """Return the streams of a model, or None if it declares no loop over tokens."""
+        return None if model.token_loop is None else cls(session, model, model.token_loop, options)
+
+    async def start(self) -> None:
+        """Start to run the steps of streams."""
+        await self._background.start(self._run())
+
+    async def close(self) -> None:
+        """End all streams with a ClosedSessionError."""
+        await self._background.close()
+
+    async def _run(self) -> None:
+        try:
+            await self._engine.run()
+        except Exception:
+            _LOG.exception("the generation of tokens has failed")
+
+    def begin(self, request: GenerateRequest, client: str = "") -> Tokens:
+        """Begin a stream. Leave the block of the result, which ends it.
+
+        Raises:
+            MalformedRequestError: the prompt is a text, and the model has none.
+            InvalidArgumentError, ResourceExhaustedError, ClosedSessionError: as for `Engine.begin`.
+        """
+        if request.text is not None and not self.has_text:
+            raise MalformedRequestError("the model has no encoding of text", expected="'tokens'", actual="'text_input'")
+        prompt = list(request.text.encode("utf-8", "replace")) if request.text is not None else request.tokens or ()
+        return self._engine.begin(
+            prompt,
+            request.most,
+            choice=request.choice,
+            timeout=self._options.limited(request.timeout),
+            client=client,
+        )
+
+    def text(self) -> TokenText:
+        """Return a decoder for one stream."""
+        return TokenText()
+
+
+class TokenText:
+    """The text of a stream, decoded piece by piece, since a token may be a part of a character."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token: int) -> str:
+        """Return the text that a token completes. Tokens that are no bytes have no text."""
+        return self._decoder.decode(bytes([token])) if token < _BYTES else ""
+
+    def end(self) -> str:
+        """Return the rest."""
+        return self._decoder.decode(b"", True)
+
+
+def streams_of(streams: TokenStreams | None, name: str) -> TokenStreams:
+    """Return the streams of a model. Raise UnimplementedError if it has none."""
+    if streams is None:
+        raise UnimplementedError(
+            f"model {name!r} generates no tokens", expected="a model saved with token_loop=", actual="none"
+        )
+    return streams
