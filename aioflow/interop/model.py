@@ -8,7 +8,6 @@ from typing import Final
 
 from aioflow.errors import NotFoundError
 from aioflow.graph.graph import Graph, Tensor
-from aioflow.interop.token_loop import TokenLoop
 from aioflow.ops.variables.variable import Variable
 from aioflow.session.session import Session
 
@@ -36,6 +35,52 @@ class Signature:
     def all_inputs(self) -> Mapping[str, Tensor]:
         """The inputs, those with a default value last."""
         return {**self.inputs, **self.optional}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenState:
+    """A tensor that each step returns and the next step is fed, such as cached keys and values.
+
+    Attributes:
+        input, output: Its names in the signature.
+        row_axis: The axis of the streams.
+        length_axis: The axis of the tokens, if the output has the entries of the new tokens only, and the input those
+            of all past tokens. None if the output replaces the input.
+    """
+
+    input: str
+    output: str
+    row_axis: int = 0
+    length_axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLoop:
+    """A loop over tokens: each step reads new tokens of some streams and returns the logits of the following ones.
+
+    A step must treat its rows separately. It must ignore the entries of a state beyond the length of its stream.
+
+    Attributes:
+        tokens: Input with the new tokens: integers [rows, tokens].
+        logits: Output with the logits of the token after the last: floats [rows, vocabulary].
+        max_length: Maximum number of tokens of a stream, with its prompt.
+        states: The states. They are zeros at the begin of a stream.
+        lengths: Input with the number of past tokens of each stream: integers [rows]; None if there is no such input.
+        step: Signature that reads one token of each of any number of streams.
+        prompt: Signature that reads any number of tokens of one stream, with the names of `step`; None for `step`.
+        end_token: The token that ends a stream, if any.
+        encoding: "utf-8" if the tokens below 256 are the bytes of a text, None if the model has no text.
+    """
+
+    tokens: str
+    logits: str
+    max_length: int
+    states: tuple[TokenState, ...] = ()
+    lengths: str | None = None
+    step: str = "serving_default"
+    prompt: str | None = None
+    end_token: int | None = None
+    encoding: str | None = None
 
 
 async def _nothing(session: Session) -> None:

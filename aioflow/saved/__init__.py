@@ -9,8 +9,8 @@ from aioflow.loading.later import load_later as _load_later
 if _TYPE_CHECKING:
     from aioflow.interop.model import Model as Model
     from aioflow.interop.model import Signature as Signature
-    from aioflow.interop.token_loop import TokenLoop as TokenLoop
-    from aioflow.interop.token_loop import TokenState as TokenState
+    from aioflow.interop.model import TokenLoop as TokenLoop
+    from aioflow.interop.model import TokenState as TokenState
     from aioflow.saved.reading import load as load
     from aioflow.saved.writing import save as save
 
@@ -21,8 +21,8 @@ _load_later(
     {
         "Model": "aioflow.interop.model",
         "Signature": "aioflow.interop.model",
-        "TokenLoop": "aioflow.interop.token_loop",
-        "TokenState": "aioflow.interop.token_loop",
+        "TokenLoop": "aioflow.interop.model",
+        "TokenState": "aioflow.interop.model",
         "load": "aioflow.saved.reading",
         "save": "aioflow.saved.writing",
     },

@@ -18,7 +18,7 @@ from aioflow.formats.manifests import CheckpointManifest, digest_of
 from aioflow.formats.versions import readable_version
 from aioflow.graph.dtypes import ALL, DType
 from aioflow.graph.shapes import Dims
-from aioflow.interop.token_loop import TokenLoop, TokenState
+from aioflow.interop.model import TokenLoop, TokenState
 from aioflow.release import RELEASE
 
 MANIFEST: Final = "aioflow.json"

@@ -24,8 +24,8 @@ from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef, InputRef, NodeDef, TensorData
 from aioflow.graph.shapes import format_dims, is_compatible
 from aioflow.interop import safetensors
-from aioflow.interop.model import Model, Signature
-from aioflow.interop.token_loop import TokenLoop
+from aioflow.interop.model import Model, Signature, TokenLoop
+from aioflow.interop.token_loop import check_token_loop
 from aioflow.memory.collector import full_collections_postponed
 from aioflow.ops.apply import constant, make_list
 from aioflow.ops.importer import import_graph_def
@@ -101,7 +101,7 @@ def _model(place: ModelFolder, contents: Contents) -> Model:
 def _token_loop(loop: TokenLoop | None, signatures: Mapping[str, Signature]) -> TokenLoop | None:
     if loop is not None:
         try:
-            loop.check(signatures)
+            check_token_loop(loop, signatures)
         except InvalidArgumentError as error:
             raise DataLossError(error.message, expected=error.expected, actual=error.actual) from error
     return loop

@@ -33,8 +33,8 @@ from aioflow.graph.default_session import check_session
 from aioflow.graph.graph import Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.graphdef import GraphDef
 from aioflow.interop.assets import asset_names, assets_of, keeping_assets
-from aioflow.interop.model import DEFAULT_SIGNATURE, Signature
-from aioflow.interop.token_loop import TokenLoop
+from aioflow.interop.model import DEFAULT_SIGNATURE, Signature, TokenLoop
+from aioflow.interop.token_loop import check_token_loop
 from aioflow.memory.values import Array
 from aioflow.ops.apply import make
 from aioflow.ops.variables.variable import Variable
@@ -223,7 +223,7 @@ async def save(
     calls = calls_of(graph, signatures)
     if token_loop is not None:
         check_kind(token_loop, TokenLoop, "token_loop", "a TokenLoop")
-        token_loop.check(calls)
+        check_token_loop(token_loop, calls)
     paths = assets_of(graph, assets or {})
     # Fails before the values are read, which may take long.
     await in_thread(_check_free, place, overwrite, effects=False)

@@ -19,7 +19,7 @@ from aioflow.errors import (
     OpError,
 )
 from aioflow.memory.values import Array
-from aioflow.serve.tokens.slots import Slots, SlotsStatistics, Stream
+from aioflow.serve.tokens.slots import Slots, SlotsStatistics, TokenStream
 
 Reason: TypeAlias = Literal["length", "stop"]
 
@@ -48,7 +48,7 @@ class Computing(Protocol):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Sampling:
     """The sampling settings of a stream.
 
     Attributes:
@@ -73,7 +73,7 @@ class Choice:
 
 
 class Tokens:
-    """The reader's handle of a stream: an async iterator. `Engine.begin` creates it; leaving its block ends the stream.
+    """The reader's handle of a stream: an async iterator. `TokenEngine.begin` creates it; leaving its block ends it.
 
         with engine.begin(prompt, 100) as tokens:
             async for token in tokens: ...
@@ -91,9 +91,9 @@ class Tokens:
         OpError: when iterated, after a step of the stream has failed.
     """
 
-    def __init__(self, slots: Slots, stream: Stream, choice: Choice, end_token: int | None = None) -> None:
+    def __init__(self, slots: Slots, stream: TokenStream, sampling: Sampling, end_token: int | None = None) -> None:
         self.stream = stream
-        self.choice = choice
+        self.sampling = sampling
         self.last = 0
         self.reason: Reason | None = None
         self._end_token = end_token
@@ -133,7 +133,7 @@ class Tokens:
 
     def give(self, logits: Array) -> None:
         """Select the next token from its logits [V], and add it unless it is the end token, which ends the stream."""
-        self.last = self.choice(logits, self.stream.made)
+        self.last = self.sampling(logits, self.stream.made)
         if self.last == self._end_token:
             self.reason = "stop"
             self.end()
@@ -155,13 +155,13 @@ class Tokens:
             self._timer.cancel()
 
 
-class Engine:
+class TokenEngine:
     """The generator of the tokens of all streams; created by `running`."""
 
     def __init__(self, computing: Computing, slots: Slots) -> None:
         self._computing = computing
         self._slots = slots
-        self._tokens: dict[Stream, Tokens] = {}
+        self._tokens: dict[TokenStream, Tokens] = {}
         self._wake = asyncio.Event()
         self._is_closed = False
         self.steps = 0
@@ -171,7 +171,7 @@ class Engine:
         prompt: Sequence[int],
         most: int,
         *,
-        choice: Choice = Choice(),  # a shared default is safe, since the class is frozen
+        sampling: Sampling = Sampling(),  # a shared default is safe, since the class is frozen
         timeout: float | None = None,
         client: str = "",
     ) -> Tokens:
@@ -180,7 +180,7 @@ class Engine:
         Args:
             prompt: Tokens to continue.
             most: Maximum number of tokens to generate; fewer if the stream reaches the model's last position.
-            choice: Sampling settings.
+            sampling: Sampling settings.
             timeout: Time limit of the whole stream in seconds, including the wait.
             client: Client of the stream; waiting clients take turns.
 
@@ -198,9 +198,9 @@ class Engine:
                 expected=f"at most {positions} tokens below {vocabulary}",
                 actual=f"{len(prompt)} tokens, the largest {max(prompt)}",
             )
-        stream = Stream(prompt, min(most, positions - len(prompt) + 1), client)
+        stream = TokenStream(prompt, min(most, positions - len(prompt) + 1), client)
         self._slots.join(stream)
-        tokens = self._tokens[stream] = Tokens(self._slots, stream, choice, self._computing.end_token)
+        tokens = self._tokens[stream] = Tokens(self._slots, stream, sampling, self._computing.end_token)
         if timeout is not None:
             tokens.limit(timeout)
         self._wake.set()
@@ -268,7 +268,7 @@ class Engine:
 @asynccontextmanager
 async def running(
     computing: Computing, slots: int, *, piece: int = 32, most_waiting: int = 64
-) -> AsyncIterator[Engine]:
+) -> AsyncIterator[TokenEngine]:
     """Run an engine during the block. At its end, the remaining streams are ended.
 
     Args:
@@ -277,7 +277,7 @@ async def running(
         piece: Number of prompt tokens that are read between two steps.
         most_waiting: Maximum number of streams in the queue.
     """
-    engine = Engine(computing, Slots(slots, piece, most_waiting))
+    engine = TokenEngine(computing, Slots(slots, piece, most_waiting))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(engine.run())
         try:

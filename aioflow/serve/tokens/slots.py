@@ -17,7 +17,7 @@ from typing import NamedTuple
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 
 
-class Stream:
+class TokenStream:
     """A stream of generated tokens.
 
     Args:
@@ -55,10 +55,10 @@ class Stream:
         return self.read == len(self.prompt)
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """The tokens `begin` to `end` of a stream's prompt, to be read in its slot."""
 
-    stream: Stream
+    stream: TokenStream
     slot: int
     begin: int
     end: int
@@ -94,12 +94,12 @@ class Slots:
         self._piece = piece
         self._most_waiting = most_waiting
         self._free = list(range(count))  # a heap: the lowest is used first, to keep used slots contiguous
-        self._lines: dict[str, deque[Stream]] = {}  # by client, the next turn first; never empty
+        self._lines: dict[str, deque[TokenStream]] = {}  # by client, the next turn first; never empty
         self._waiting = 0
-        self._reading: deque[tuple[int, Stream]] = deque()  # with their slots, the next turn first
-        self._writing: dict[int, Stream] = {}  # by slot
+        self._reading: deque[tuple[int, TokenStream]] = deque()  # with their slots, the next turn first
+        self._writing: dict[int, TokenStream] = {}  # by slot
 
-    def join(self, stream: Stream) -> None:
+    def join(self, stream: TokenStream) -> None:
         """Add a stream to the queue.
 
         Raises:
@@ -112,7 +112,7 @@ class Slots:
         self._lines.setdefault(stream.client, deque()).append(stream)
         self._waiting += 1
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: TokenStream) -> None:
         """Remove a stream that is complete or no longer wanted, and free its slot. Idempotent."""
         if stream.has_left:
             return
@@ -130,7 +130,7 @@ class Slots:
         heapq.heappush(self._free, stream.slot)
         stream.slot = None
 
-    def place(self) -> list[Stream]:
+    def place(self) -> list[TokenStream]:
         """Assign free slots to waiting streams and return these streams. Must be called between two steps."""
         placed = []
         while self._free and self._lines:
@@ -145,15 +145,15 @@ class Slots:
             placed.append(stream)
         return placed
 
-    def next_piece(self) -> Piece | None:
+    def next_piece(self) -> PromptPiece | None:
         """Return the piece of a prompt to read next. A call of `was_read` or `leave` must follow."""
         if not self._reading:
             return None
         slot, stream = self._reading[0]
         self._reading.rotate(-1)
-        return Piece(stream, slot, stream.read, min(stream.read + self._piece, len(stream.prompt)))
+        return PromptPiece(stream, slot, stream.read, min(stream.read + self._piece, len(stream.prompt)))
 
-    def was_read(self, piece: Piece) -> bool:
+    def was_read(self, piece: PromptPiece) -> bool:
         """Record that a piece was read. Return True if its prompt is complete, so that the stream now generates."""
         stream = piece.stream
         if stream.slot is None:
@@ -165,17 +165,17 @@ class Slots:
         self._writing[stream.slot] = stream
         return True
 
-    def writing(self) -> dict[int, Stream]:
+    def writing(self) -> dict[int, TokenStream]:
         """Return the streams that generate a token in the next step, by slot."""
         return dict(self._writing)
 
-    def wrote(self, stream: Stream) -> None:
+    def wrote(self, stream: TokenStream) -> None:
         """Record that a token of the stream was generated. The stream leaves after its last token."""
         stream.made += 1
         if stream.made == stream.most:
             self.leave(stream)
 
-    def everybody(self) -> list[Stream]:
+    def everybody(self) -> list[TokenStream]:
         """Return all streams that have not left."""
         waiting = [stream for line in self._lines.values() for stream in line]
         return [*self._writing.values(), *(stream for _, stream in self._reading), *waiting]

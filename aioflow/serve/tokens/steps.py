@@ -9,8 +9,8 @@ import numpy as np
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.graph import Tensor
-from aioflow.interop.model import Model, Signature
-from aioflow.interop.token_loop import TokenLoop, TokenState
+from aioflow.interop.model import Model, Signature, TokenLoop, TokenState
+from aioflow.interop.token_loop import vocabulary_of
 from aioflow.memory.values import Array
 from aioflow.session.session import Session
 
@@ -31,7 +31,7 @@ class TokenSteps:
 
     def __init__(self, session: Session, model: Model, loop: TokenLoop, slots: int) -> None:
         self.positions = loop.max_length
-        self.vocabulary = loop.vocabulary(model.signatures)
+        self.vocabulary = vocabulary_of(loop, model.signatures)
         self.end_token = loop.end_token
         step, prompt = model.signatures[loop.step], model.signatures[loop.prompt or loop.step]
         self.piece = 1 if (prompt.inputs[loop.tokens].dims or ())[-1:] == (1,) else PIECE

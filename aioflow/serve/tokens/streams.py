@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aioflow.errors import UnimplementedError
-from aioflow.interop.model import Model
-from aioflow.interop.token_loop import UTF8, TokenLoop
+from aioflow.interop.model import Model, TokenLoop
+from aioflow.interop.token_loop import UTF8
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.messages import scheduling
 from aioflow.serve.protocol.schemas import FORMS, GENERATION
-from aioflow.serve.tokens.engine import Choice, Engine, Tokens
+from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens
 from aioflow.serve.tokens.slots import Slots
 from aioflow.serve.tokens.steps import TokenSteps
 from aioflow.session.session import Session
@@ -33,7 +33,7 @@ class GenerateRequest:
 
     Attributes:
         most: Maximum number of tokens to generate.
-        choice: Sampling settings.
+        sampling: Sampling settings.
         timeout: Time limit in seconds; None for no limit of its own.
         id: Returned in the responses unchanged; "" for none.
     """
@@ -41,7 +41,7 @@ class GenerateRequest:
     text: str | None
     tokens: tuple[int, ...] | None
     most: int = _TOKENS
-    choice: Choice = field(default_factory=Choice)
+    sampling: Sampling = field(default_factory=Sampling)
     timeout: float | None = None
     id: str = ""
 
@@ -54,14 +54,14 @@ def read_generate(document: JsonObject) -> GenerateRequest:
     text, tokens = document.get("text_input"), document.get("tokens")
     if (text is None) == (tokens is None):
         raise MalformedRequestError("the request has no prompt, or two", expected="one of 'text_input' and 'tokens'")
-    choice = Choice(
-        float(parameters.get("temperature", 0.0)), parameters.get("top_k", Choice.top_k), parameters.get("seed", 0)
+    sampling = Sampling(
+        float(parameters.get("temperature", 0.0)), parameters.get("top_k", Sampling.top_k), parameters.get("seed", 0)
     )
     return GenerateRequest(
         text,
         None if tokens is None else tuple(tokens),
         parameters.get("max_tokens", _TOKENS),
-        choice,
+        sampling,
         scheduling(parameters)[0],
         document.get("id", ""),
     )
@@ -73,7 +73,7 @@ class TokenStreams:
     def __init__(self, session: Session, model: Model, loop: TokenLoop, options: ModelOptions) -> None:
         slots = options.max_batch_size
         steps = TokenSteps(session, model, loop, slots)
-        self._engine = Engine(steps, Slots(slots, steps.piece, slots * options.max_enqueued_batches))
+        self._engine = TokenEngine(steps, Slots(slots, steps.piece, slots * options.max_enqueued_batches))
         self._options = options
         self._background = Background()
         self.has_text = loop.encoding == UTF8
@@ -102,7 +102,7 @@ class TokenStreams:
 
         Raises:
             MalformedRequestError: the prompt is a text, and the model has none.
-            InvalidArgumentError, ResourceExhaustedError, ClosedSessionError: as for `Engine.begin`.
+            InvalidArgumentError, ResourceExhaustedError, ClosedSessionError: as for `TokenEngine.begin`.
         """
         if request.text is not None and not self.has_text:
             raise MalformedRequestError("the model has no encoding of text", expected="'tokens'", actual="'text_input'")
@@ -110,7 +110,7 @@ class TokenStreams:
         return self._engine.begin(
             prompt,
             request.most,
-            choice=request.choice,
+            sampling=request.sampling,
             timeout=self._options.limited(request.timeout),
             client=client,
         )

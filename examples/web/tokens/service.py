@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
-from aioflow.serve.tokens.engine import Choice, Engine, Tokens, running
+from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens, running
 from examples.gpt2.folder import config_of, load, tokenizer_of
 from examples.gpt2.model import Config, Model
 from examples.gpt2.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
             yield
 
 
-async def warm_up(engine: Engine) -> None:
+async def warm_up(engine: TokenEngine) -> None:
     """Run steps of one stream and of two streams, so that both are compiled."""
 
     async def write(tokens: Tokens) -> None:
@@ -87,7 +87,7 @@ async def generate(request: Request) -> Response:
         stream = request.app.state.engine.begin(
             tokenizer.encode(order["prompt"]),
             int(tokens),
-            choice=Choice(temperature, int(top_k), int(seed)),
+            sampling=Sampling(temperature, int(top_k), int(seed)),
             timeout=timeout,
             client=request.client.host if request.client else "",
         )

@@ -16,8 +16,8 @@ import aioflow as af
 from aioflow.concurrency.stopping import Work, doing
 from aioflow.concurrency.threads import Threads
 from aioflow.errors import ClosedSessionError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.serve.tokens.engine import Choice, Engine, Tokens, running
-from aioflow.serve.tokens.slots import Slots, Stream
+from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens, running
+from aioflow.serve.tokens.slots import Slots, TokenStream
 from aioflow.testing.virtual_clock import run_virtual
 from benchmarks.plain_gpt2 import PlainModel
 from examples.gpt2.model import Config, Model
@@ -173,7 +173,7 @@ async def test_timeouts_apply_in_the_queue_and_in_a_slot() -> None:
 async def test_clients_take_turns_in_the_queue() -> None:
     ends: list[str] = []
 
-    async def write(engine: Engine, name: str, client: str) -> None:
+    async def write(engine: TokenEngine, name: str, client: str) -> None:
         assert await whole(engine.begin([1], 2, client=client)) == alone([1], 2)
         ends.append(name)
 
@@ -228,7 +228,7 @@ async def test_invalid_requests_are_rejected() -> None:
 # ── random streams ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _anything(engine: Engine, chance: random.Random, count: int, expected: Callable[..., list[int]]) -> int:
+async def _anything(engine: TokenEngine, chance: random.Random, count: int, expected: Callable[..., list[int]]) -> int:
     """Run streams that start, are read, abandoned and limited at random times. Return how many reach their ends."""
     ended = 0
 
@@ -347,7 +347,7 @@ async def test_a_slot_keeps_nothing_of_its_previous_stream() -> None:
             assert await both(engine) == expected
 
 
-async def both(engine: Engine) -> tuple[list[int], list[int]]:
+async def both(engine: TokenEngine) -> tuple[list[int], list[int]]:
     """Generate a short and a long stream together. Steps that they share pad the short one to the same length."""
     async with asyncio.TaskGroup() as group:
         short, long = (group.create_task(whole(engine.begin([1] * count, 9))) for count in (2, 25))
@@ -370,20 +370,20 @@ async def test_a_full_slot_does_not_block_other_streams() -> None:
 
 def test_draws_depend_on_the_seed_and_the_logits_alone() -> None:
     logits = np.log(np.array([0.5, 0.3, 0.15, 0.05], np.float32))
-    choice = Choice(temperature=1.0, top_k=3, seed=4)
+    choice = Sampling(temperature=1.0, top_k=3, seed=4)
     assert choice(logits, 7) == choice(logits, 7)
     drawn = [choice(logits, number) for number in range(3000)]
     shares = np.bincount(drawn, minlength=4) / 3000
     np.testing.assert_allclose(shares, [0.5 / 0.95, 0.3 / 0.95, 0.15 / 0.95, 0], atol=0.04)
-    assert Choice()(logits, 0) == 0
-    assert Choice(temperature=1e-3, top_k=99)(logits, 0) == 0
+    assert Sampling()(logits, 0) == 0
+    assert Sampling(temperature=1e-3, top_k=99)(logits, 0) == 0
 
 
 def test_slots_reject_invalid_settings() -> None:
     for settings_ in ((0, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InvalidArgumentError):
             Slots(*settings_)
-    stream = Stream([1], 1)
+    stream = TokenStream([1], 1)
     slots = Slots(1)
     slots.join(stream)
     slots.leave(stream)
