@@ -100,14 +100,15 @@ class Generating:
 
 
 async def events_of(model: ServedModel, request: GenerateRequest, tokens: Tokens) -> AsyncGenerator[JsonObject, None]:
-    """Yield an event for each token, and a last one with the reason for the end."""
-    streams = streams_of(model.streams, model.name)
+    """Yield the events of a stream as JSON."""
     head: JsonObject = {"model_name": model.name, "model_version": str(model.version)}
     if request.id:
         head["id"] = request.id
-    text = streams.text()
-    async for token in tokens:
-        said = text.add(token)
-        yield {**head, "tokens": [token], **({"text_output": said} if streams.has_text else {})}
-    rest: JsonObject = {"text_output": text.end()} if streams.has_text else {}
-    yield {**head, "tokens": [], **rest, "finish_reason": tokens.reason}
+    async with aclosing(streams_of(model.streams, model.name).events(tokens)) as events:
+        async for event in events:
+            document: JsonObject = {**head, "tokens": list(event.tokens)}
+            if event.text is not None:
+                document["text_output"] = event.text
+            if event.reason is not None:
+                document["finish_reason"] = event.reason
+            yield document

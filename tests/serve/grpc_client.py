@@ -22,8 +22,9 @@ __all__ = ["Client", "asking", "client_of", "grpc", "infer_request", "over_grpc"
 class Client:
     """A client that calls the methods of the service by name."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, address: str = "") -> None:
         self.channel = channel
+        self.address = address
 
     def call(self, method: str) -> Any:
         """Return a callable that sends a message or bytes and returns the response message."""
@@ -50,7 +51,7 @@ async def client_of(address: str, credentials: Any = None) -> AsyncIterator[Clie
     else:
         channel = grpc.aio.secure_channel(address, credentials, options)
     async with channel:
-        yield Client(channel)
+        yield Client(channel, address)
 
 
 @contextlib.asynccontextmanager

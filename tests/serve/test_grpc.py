@@ -184,7 +184,7 @@ async def test_end_of_the_service_interrupts_no_health_status(folder: Path) -> N
     begun, taken, written = asyncio.Event(), asyncio.Event(), []
 
     class Watching:
-        async def read(self) -> bytes:
+        async def read(self, *, is_idle: bool = False) -> bytes:
             return b""
 
         async def write(self, data: bytes) -> None:
@@ -436,7 +436,7 @@ async def test_deadline_of_a_call_limits_its_request(tmp_path: Path) -> None:
     folder = await save_model(tmp_path / "m", slow(1_000_000))
 
     class Asking:
-        async def read(self) -> bytes:
+        async def read(self, *, is_idle: bool = False) -> bytes:
             data: bytes = infer_request({"x": np.ones([1, 1], np.float32)}).SerializeToString()
             return data
 

@@ -12,9 +12,8 @@ import pytest
 from aioflow import errors
 from aioflow.errors import OpError
 from aioflow.serve import Limits
-from aioflow.serve.grpc.coding import decode_split, field_head, fields_of, split_request
+from aioflow.serve.grpc.coding import decode_split, encode_answer, field_head, fields_of, split_request
 from aioflow.serve.grpc.messages import MESSAGES, message, pool
-from aioflow.serve.grpc.methods import encode_answer
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, TooLargeError, code_of, status_of
 from tests.serve.triton_grpc import triton_grpc
 

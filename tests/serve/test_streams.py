@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import aioflow as af
-from benchmarks.plain_gpt2 import PlainModel
-from examples.gpt2.model import Config, Model
-from examples.gpt2.saving import save
 from tests.serve.service import serving
+from tests.serve.token_models import alone, saved
 
-CONFIG = Config(n_layer=2, n_head=3, n_embd=24, n_positions=40, vocab_size=256)
 STREAM, WHOLE = "/v2/models/gpt2/generate_stream", "/v2/models/gpt2/generate"
-
-
-async def saved(folder: Path, seed: int = 1) -> dict[str, Any]:
-    """Save a model with large random weights, and return them. They make the likeliest token win by far."""
-    model, rng, weights = Model(CONFIG), np.random.default_rng(seed), {}
-    async with af.Session(graph=model.graph) as session:
-        for variable in session.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES):
-            value = weights[variable.op.name.replace("/", ".")] = rng.normal(size=variable.shape).astype("f") / 2
-            await variable.load(value, session)
-        await save(session, model, folder, is_text=True)
-    return weights
-
-
-def alone(weights: dict[str, Any], prompt: Sequence[int], most: int) -> list[int]:
-    """Return the tokens of a stream by the model in NumPy."""
-    plain, text, found = PlainModel(CONFIG, weights), np.array([[*prompt]]), []
-    for _ in range(min(most, CONFIG.n_positions - len(prompt) + 1)):
-        text = plain.logits(text)[:, -1:].argmax(-1)
-        found.append(text.item())
-    return found
 
 
 def events(body: str) -> list[Any]:

@@ -10,12 +10,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from aioflow.graph import dtypes
-from aioflow.graph.dtypes import DType
-from aioflow.memory.values import Array
+from aioflow.graph.dtypes import DType, as_dtype
+from aioflow.memory.values import Array, Buffer
 from aioflow.protos.messages import Message
-from aioflow.serve.grpc.messages import parsed
+from aioflow.serve.grpc.messages import message, parsed
 from aioflow.serve.protocol import (
     InferRequest,
+    InferResponse,
     Limits,
     MalformedRequestError,
     RequestedOutput,
@@ -23,7 +24,7 @@ from aioflow.serve.protocol import (
     datatype_of,
     spelled,
 )
-from aioflow.serve.protocol.binary_data import from_bytes
+from aioflow.serve.protocol.binary_data import from_bytes, to_bytes
 from aioflow.serve.protocol.messages import Parameters, check_count, read_input, read_output, scheduling
 from aioflow.serve.protocol.schemas import SCHEDULING
 
@@ -302,3 +303,41 @@ def parameters_of(given: Mapping[str, Message]) -> Parameters:
             raise MalformedRequestError(f"parameter {key[:60]!r} has no value")
         found[key] = getattr(value, chosen)
     return found
+
+
+# ── encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
+
+_RAW_OUTPUT: Final = 6  # raw_output_contents of ModelInferResponse
+
+
+def encode_answer(response: InferResponse, binary: bool, parameters: Parameters | None = None) -> bytes:
+    """Encode a response as a message. The outputs are copied only once.
+
+    Args:
+        response: The response.
+        binary: Whether to send the outputs as bytes. All outputs are sent as bytes in any case if one has a dtype
+            without a contents field.
+        parameters: Parameters of the response: bools and texts.
+
+    Raises:
+        UnimplementedError: the protocol has no name for the dtype of an output.
+    """
+    found = {name: (array, as_dtype(array.dtype)) for name, array in response.outputs.items()}
+    # The protocol allows raw contents for all outputs of a message or for none.
+    as_bytes = binary or any(dtype not in FIELDS for _, dtype in found.values())
+    head = message("ModelInferResponse")(
+        model_name=response.model_name, model_version=response.model_version, id=response.id
+    )
+    for key, value in (parameters or {}).items():
+        setattr(head.parameters[key], "bool_param" if isinstance(value, bool) else "string_param", value)
+    tails: list[Buffer] = []
+    for name, (array, dtype) in found.items():
+        entry = head.outputs.add(name=name, datatype=datatype_of(dtype, f"output {name!r}"), shape=array.shape)
+        if not as_bytes:
+            to_contents(array, dtype, entry.contents)
+            continue
+        data = to_bytes(array, dtype)
+        # Repeated fields may follow the rest of the message, so the tensors are joined behind it without passing
+        # protobuf.
+        tails += (field_head(_RAW_OUTPUT, len(data)), data)
+    return b"".join([head.SerializeToString(), *tails])

@@ -49,6 +49,7 @@ ModelInferResponse: 1 model_name string; 2 model_version string; 3 id string; 4 
     5 outputs ModelInferResponse.InferOutputTensor*; 6 raw_output_contents bytes*
 ModelInferResponse.InferOutputTensor: 1 name string; 2 datatype string; 3 shape int64*;
     4 parameters <string,InferParameter>; 5 contents InferTensorContents
+ModelStreamInferResponse: 1 error_message string; 2 infer_response ModelInferResponse
 ModelRepositoryParameter: parameter_choice { 1 bool_param bool; 2 int64_param int64; 3 string_param string;
     4 bytes_param bytes }
 RepositoryIndexRequest: 1 repository_name string; 2 ready bool
@@ -82,6 +83,7 @@ service GRPCInferenceService: ServerLive ServerLiveRequest ServerLiveResponse;
     ServerReady ServerReadyRequest ServerReadyResponse; ServerMetadata ServerMetadataRequest ServerMetadataResponse;
     ModelReady ModelReadyRequest ModelReadyResponse; ModelMetadata ModelMetadataRequest ModelMetadataResponse;
     ModelConfig ModelConfigRequest ModelConfigResponse; ModelInfer ModelInferRequest ModelInferResponse;
+    ModelStreamInfer ModelInferRequest* ModelStreamInferResponse*;
     ModelStatistics ModelStatisticsRequest ModelStatisticsResponse;
     RepositoryIndex RepositoryIndexRequest RepositoryIndexResponse;
     RepositoryModelLoad RepositoryModelLoadRequest RepositoryModelLoadResponse;

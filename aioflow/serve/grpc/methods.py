@@ -2,134 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
 
-from aioflow.concurrency.threads import in_thread
-from aioflow.errors import CancelledError, NotFoundError, OpError, ResourceExhaustedError, UnimplementedError
-from aioflow.graph.dtypes import as_dtype
-from aioflow.memory.values import Buffer
+from aioflow.errors import CancelledError, NotFoundError, OpError, UnimplementedError
 from aioflow.protos.messages import Message
 from aioflow.release import RELEASE
 from aioflow.serve.counting import counted
+from aioflow.serve.grpc.calls import Method, MethodCall, OpenStreams, beside
 from aioflow.serve.grpc.coding import (
-    FIELDS,
     UndecodedRequest,
     check_rest,
     decode_split,
-    field_head,
+    encode_answer,
     split_request,
-    to_contents,
 )
+from aioflow.serve.grpc.infer_streams import InferStreams
 from aioflow.serve.grpc.messages import HEALTH_PACKAGE, PACKAGE, REFLECTION_PACKAGES, Fields, message, parsed, pool
 from aioflow.serve.memory_limits import HeldBytes, RequestAdmission
 from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of, statistics_of
 from aioflow.serve.models import ServedModel
-from aioflow.serve.protocol import InferResponse, Limits, code_of, datatype_of, message_of
-from aioflow.serve.protocol.binary_data import to_bytes
+from aioflow.serve.protocol import Limits, code_of, message_of
 from aioflow.serve.repository import Repository
-
-# ── calls of unlimited duration, and a limit on their number ──────────────────────────────────────────────────────────
-
-
-T = TypeVar("T")
-
-
-class OpenStreams:
-    """Calls that end with their clients or with the service.
-
-    Args:
-        limit: The maximum number at a time: each has a task, and no deadline.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._count = 0
-        self._waits: set[asyncio.Timeout] = set()
-        self._is_ended = False
-
-    @contextmanager
-    def one(self) -> Iterator[None]:
-        """Count the block as one of the calls.
-
-        Raises:
-            ResourceExhaustedError: the limit is reached.
-        """
-        if self._count >= self._limit:
-            error = ResourceExhaustedError("too many streams are open", expected=f"at most {self._limit} of a kind")
-            error.retry_after = 1.0
-            raise error
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-
-    async def wait(self, work: Awaitable[T]) -> T:
-        """Wait for work that the end of the service may cancel.
-
-        Do not use it for a write: grpcio then could not tell if the headers were sent, and could not end the call.
-
-        Raises:
-            CancelledError: the service ends.
-        """
-        # `timeout(0)` expires at the first suspension, so a wait that begins after the end is ended, too.
-        wait = asyncio.timeout(0 if self._is_ended else None)
-        self._waits.add(wait)
-        try:
-            async with wait:
-                return await work
-        except TimeoutError as error:
-            if not wait.expired():
-                raise
-            raise CancelledError("the service is shutting down") from error
-        finally:
-            self._waits.discard(wait)
-
-    def end(self) -> None:
-        """End all current and future waits."""
-        self._is_ended = True
-        for wait in self._waits:
-            # `reschedule` expects a time of the loop, and 0 is past.
-            wait.reschedule(0)
-
-
-# ── encoding of gRPC inference responses: arrays to the bytes of a message ────────────────────────────────────────────
-
-_RAW: Final = 6  # raw_output_contents of ModelInferResponse
-
-
-def encode_answer(response: InferResponse, binary: bool) -> bytes:
-    """Encode a response as a message. The outputs are copied only once.
-
-    Args:
-        response: The response.
-        binary: Whether to send the outputs as bytes. All outputs are sent as bytes in any case if one has a dtype
-            without a contents field.
-
-    Raises:
-        UnimplementedError: the protocol has no name for the dtype of an output.
-    """
-    found = {name: (array, as_dtype(array.dtype)) for name, array in response.outputs.items()}
-    # The protocol allows raw contents for all outputs of a message or for none.
-    as_bytes = binary or any(dtype not in FIELDS for _, dtype in found.values())
-    head = message("ModelInferResponse")(
-        model_name=response.model_name, model_version=response.model_version, id=response.id
-    )
-    tails: list[Buffer] = []
-    for name, (array, dtype) in found.items():
-        entry = head.outputs.add(name=name, datatype=datatype_of(dtype, f"output {name!r}"), shape=array.shape)
-        if not as_bytes:
-            to_contents(array, dtype, entry.contents)
-            continue
-        data = to_bytes(array, dtype)
-        # Repeated fields may follow the rest of the message, so the tensors are joined behind it without passing
-        # protobuf.
-        tails += (field_head(_RAW, len(data)), data)
-    return b"".join([head.SerializeToString(), *tails])
-
 
 # ── server reflection: the services and their file descriptors ────────────────────────────────────────────────────────
 #
@@ -179,28 +74,6 @@ OPEN: Final = frozenset({"ServerLive", "ServerReady", "Check", "Watch"})  # prob
 _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 CHANGES: Final = frozenset({"RepositoryModelLoad", "RepositoryModelUnload"})  # of the models
 _STREAMS: Final = 100  # per kind of stream: clients need no token, and there are few load balancers
-_LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and arrays are processed in a thread
-
-
-class MethodCall(Protocol):
-    """One call, as the interface that its method uses: requests, answers and the deadline."""
-
-    async def read(self) -> bytes:
-        """Return the next message of the client.
-
-        Raises:
-            DeadlineExceededError: the message does not arrive in time.
-            ClientDisconnectedError: there is no further message.
-        """
-
-    async def write(self, data: bytes) -> None:
-        """Send an answer. Return when the client accepts it."""
-
-    def remaining(self) -> float | None:
-        """Return the seconds until the call's deadline, or None if it has no deadline."""
-
-
-Method = Callable[[MethodCall], Coroutine[object, object, None]]
 
 
 class Methods:
@@ -227,7 +100,8 @@ class Methods:
             "RepositoryModelUnload": self._unload,
         }
         self._watchers, self._reflections = OpenStreams(_STREAMS), OpenStreams(_STREAMS)
-        table: dict[str, Method] = {"ModelInfer": self.infer}
+        self._infers = InferStreams(repository, limits, admission, OpenStreams(_STREAMS), self._answered)
+        table: dict[str, Method] = {"ModelInfer": self.infer, "ModelStreamInfer": self._infers.call}
         table.update((name, self._small(name, answer)) for name, answer in small.items())
         check = self._small("HealthCheck", self._check, HEALTH_PACKAGE)
         self.services: dict[str, dict[str, Method]] = {
@@ -239,6 +113,7 @@ class Methods:
 
     def end(self) -> None:
         """End the streaming calls, because the service is about to end."""
+        self._infers.end()
         self._watchers.end()
         self._reflections.end()
 
@@ -258,7 +133,7 @@ class Methods:
         data = await exchange.read()
         held.take(len(data))
         check_rest(len(data), self._limits)
-        return await _beside(len(data), parsed, name, data, package)
+        return await beside(len(data), parsed, name, data, package)
 
     # -- inference ----------------------------------------------------------------------------------------------------
 
@@ -271,17 +146,17 @@ class Methods:
         with self._admission.holding() as held:
             data = await exchange.read()
             held.take(len(data))
-            asked = await _beside(len(data), split_request, data, self._limits)
+            asked = await beside(len(data), split_request, data, self._limits)
             with self._repository.used(asked.model_name, asked.model_version) as model, counted(model):
                 answer = await self._answered(model, asked, exchange)
             held.add(len(answer))
             await exchange.write(answer)
 
     async def _answered(self, model: ServedModel, asked: UndecodedRequest, exchange: MethodCall) -> bytes:
-        request = await _beside(len(asked.data), decode_split, asked, self._limits)
+        request = await beside(len(asked.data), decode_split, asked, self._limits)
         response = await model.infer(request.within(exchange.remaining()))
         size = sum(array.nbytes for array in response.outputs.values())
-        return await _beside(size, encode_answer, response, request.binary)
+        return await beside(size, encode_answer, response, request.binary)
 
     # -- health and metadata ------------------------------------------------------------------------------------------
 
@@ -382,10 +257,3 @@ class Methods:
                 await exchange.write(answer)
 
         return method
-
-
-async def _beside(size: int, work: Callable[..., T], *args: object) -> T:
-    """Call `work`, in a thread if `size` is so large that it would delay the event loop."""
-    if size > _LARGE:
-        return await in_thread(work, *args, effects=False)
-    return work(*args)

@@ -22,7 +22,8 @@ from aioflow.concurrency.threads import although_cancelled, to_its_end
 from aioflow.errors import ClientDisconnectedError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.formats.files import check_private, file_errors
 from aioflow.observe.logs import REQUEST_ID, REQUEST_ID_HEADER, TRACEPARENT, AccessEntry, log_access, request_id
-from aioflow.serve.grpc.methods import CHANGES, OPEN, Method, Methods
+from aioflow.serve.grpc.calls import Method
+from aioflow.serve.grpc.methods import CHANGES, OPEN, Methods
 from aioflow.serve.guard import Bearer
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.options import ServerOptions
@@ -205,14 +206,14 @@ class _Exchange:
         self._context = context
         self._limits = limits
 
-    async def read(self) -> bytes:
-        """Return the next message of the client.
+    async def read(self, *, is_idle: bool = False) -> bytes:
+        """Return the next message of the client; if `is_idle`, without a time limit.
 
         Raises:
             DeadlineExceededError: the message does not arrive in time.
             ClientDisconnectedError: there is no further message, or it was too large; grpcio tells the client.
         """
-        seconds = self._limits.body_seconds
+        seconds = None if is_idle else self._limits.body_seconds
         try:
             async with asyncio.timeout(seconds):
                 data = await self._context.read()

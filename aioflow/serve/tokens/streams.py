@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import logging
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from aioflow.errors import UnimplementedError
 from aioflow.interop.model import Model, TokenLoop
@@ -15,8 +16,8 @@ from aioflow.serve.protocol.errors import MalformedRequestError
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.messages import scheduling
 from aioflow.serve.protocol.schemas import FORMS, GENERATION
-from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens
-from aioflow.serve.tokens.slots import Slots
+from aioflow.serve.tokens.engine import Reason, Sampling, TokenEngine, Tokens
+from aioflow.serve.tokens.slots import Slots, SlotsStatistics
 from aioflow.serve.tokens.steps import TokenSteps
 from aioflow.session.session import Session
 from aioflow.sync.background import Background
@@ -67,6 +68,20 @@ def read_generate(document: JsonObject) -> GenerateRequest:
     )
 
 
+class TokenEvent(NamedTuple):
+    """An event of a stream.
+
+    Attributes:
+        tokens: New tokens.
+        text: Their text; None if the model has no text.
+        reason: Why the stream has ended, in its last event.
+    """
+
+    tokens: tuple[int, ...]
+    text: str | None
+    reason: Reason | None = None
+
+
 class TokenStreams:
     """The streams of a version. `start` runs its steps until `close`."""
 
@@ -90,6 +105,10 @@ class TokenStreams:
     async def close(self) -> None:
         """End all streams with a ClosedSessionError."""
         await self._background.close()
+
+    def statistics(self) -> SlotsStatistics:
+        """Return the current numbers of streams."""
+        return self._engine.statistics()
 
     async def _run(self) -> None:
         try:
@@ -115,12 +134,15 @@ class TokenStreams:
             client=client,
         )
 
-    def text(self) -> TokenText:
-        """Return a decoder for one stream."""
-        return TokenText()
+    async def events(self, tokens: Tokens) -> AsyncGenerator[TokenEvent, None]:
+        """Yield an event for each token, and a last one with the reason for the end."""
+        text = _Text()
+        async for token in tokens:
+            yield TokenEvent((token,), text.add(token) if self.has_text else None)
+        yield TokenEvent((), text.end() if self.has_text else None, tokens.reason)
 
 
-class TokenText:
+class _Text:
     """The text of a stream, decoded piece by piece, since a token may be a part of a character."""
 
     def __init__(self) -> None:

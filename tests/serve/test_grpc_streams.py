@@ -1,0 +1,116 @@
+"""`ModelStreamInfer`: streams of tokens and plain answers over one call, also with Triton's own client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.serve.folders import rows, save_model, scaled
+from tests.serve.grpc_client import Client, infer_request, over_grpc, raw_values
+from tests.serve.token_models import alone, saved
+from tests.serve.triton_grpc import triton_grpc
+from tests.support.waiting import eventually
+
+
+def prompt(tokens: list[int], **parameters: int) -> Any:
+    """Return a request for a stream, whose id is its number of tokens."""
+    request = infer_request({}, model="gpt2", id=str(len(tokens)))
+    request.inputs.add(name="tokens", datatype="INT64", shape=[len(tokens)])
+    request.raw_input_contents.append(np.array(tokens, np.int64).tobytes())
+    for name, value in parameters.items():
+        request.parameters[name].int64_param = value
+    return request
+
+
+def open_call(client: Client) -> Any:
+    """Return a new call of the method."""
+    from aioflow.serve.grpc.messages import message
+
+    return client.channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        request_serializer=lambda request: request.SerializeToString(),
+        response_deserializer=message("ModelStreamInferResponse").FromString,
+    )()
+
+
+async def finished(call: Any) -> list[Any]:
+    """Close the requests of a call, and return its responses."""
+    await call.done_writing()
+    return [response async for response in call]
+
+
+def tokens_of(responses: list[Any], number: str) -> list[int]:
+    """Return the tokens of a stream, after checking that only its last response is final."""
+    own = [each.infer_response for each in responses if each.infer_response.id == number]
+    finals = [each.parameters["triton_final_response"].bool_param for each in own]
+    assert finals == [*[False] * (len(own) - 1), True]
+    assert own[-1].parameters["finish_reason"].string_param == "length"
+    return [int(token) for each in own for token in np.frombuffer(each.raw_output_contents[0], np.int32)]
+
+
+async def test_streams_and_plain_answers_share_a_call(tmp_path: Path) -> None:
+    weights = await saved(tmp_path / "gpt2")
+    await save_model(tmp_path / "m", scaled(2))
+    x = rows(2)
+    async with over_grpc({"gpt2": tmp_path / "gpt2", "m": tmp_path / "m"}) as (_, client):
+        call = open_call(client)
+        for request in (
+            prompt([1, 2], max_tokens=20),
+            infer_request({"x": x}, id="x"),
+            prompt([3, 4, 5], max_tokens=12),
+            prompt([999], max_tokens=12),
+            infer_request({}, model="unknown", id="u"),
+        ):
+            await call.write(request)
+        responses = await finished(call)
+    assert tokens_of(responses, "2") == alone(weights, [1, 2], 20)
+    assert tokens_of(responses, "3") == alone(weights, [3, 4, 5], 12)
+    errors = {each.infer_response.id: each.error_message for each in responses if each.error_message}
+    assert errors.keys() == {"1", "u"}
+    assert "does not fit the model" in errors["1"]
+    (plain,) = (each.infer_response for each in responses if each.infer_response.id == "x")
+    np.testing.assert_allclose(raw_values(plain), x * 2)
+
+
+async def test_a_cancelled_call_frees_its_slots(tmp_path: Path) -> None:
+    weights = await saved(tmp_path / "gpt2")
+    async with over_grpc({"gpt2": tmp_path / "gpt2"}) as (repository, client):
+        call = open_call(client)
+        await call.write(prompt([1], max_tokens=40))
+        await call.read()
+        call.cancel()
+        await eventually(lambda: not repository.get("gpt2").users)
+        streams = repository.get("gpt2").streams
+        assert streams is not None
+        assert streams.statistics().writing == 0
+        call = open_call(client)
+        await call.write(prompt([1, 2], max_tokens=9))
+        assert tokens_of(await finished(call), "2") == alone(weights, [1, 2], 9)
+
+
+async def test_tritons_client_streams_text(tmp_path: Path) -> None:
+    triton = triton_grpc(".aio")
+    base = triton_grpc()
+    weights = await saved(tmp_path / "gpt2")
+    async with over_grpc({"gpt2": tmp_path / "gpt2"}, None) as (_, client):
+        address = client.address
+        asked = base.InferInput("text_input", [1], "BYTES")
+        asked.set_data_from_numpy(np.array([b"Hello"], np.object_))
+
+        async def requests() -> AsyncIterator[dict[str, Any]]:
+            yield {"model_name": "gpt2", "inputs": [asked], "request_id": "5", "parameters": {"max_tokens": 20}}
+
+        responses, last = [], False
+        async with triton.InferenceServerClient(address) as other:
+            async for result, error in other.stream_infer(requests()):
+                assert error is None
+                responses.append(result)
+                last = result.get_response().parameters["triton_final_response"].bool_param
+        assert last
+    expected = alone(weights, b"Hello", 20)
+    assert np.concatenate([each.as_numpy("tokens") for each in responses]).tolist() == expected
+    text = b"".join(each.as_numpy("text_output")[0] for each in responses)
+    assert text.decode() == bytes(expected).decode(errors="replace")
