@@ -210,6 +210,9 @@ class Repository:
     def drain(self) -> None:
         """Prepare for the end: report not ready and refuse loads, but still answer requests."""
         self._is_closing = True
+        for served in self.served():
+            if served.streams is not None:
+                served.streams.finish(self._drain_seconds)
         self._note_change()
 
     @property

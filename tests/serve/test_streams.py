@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serve.service import serving
-from tests.serve.token_models import alone, saved
+from aioflow.serve import ModelOptions
+from tests.serve.folders import save_model, scaled
+from tests.serve.service import ServerOptions, serving
+from tests.serve.token_models import alone, counted_alone, saved, saved_counting
+from tests.support.waiting import eventually
 
 STREAM, WHOLE = "/v2/models/gpt2/generate_stream", "/v2/models/gpt2/generate"
 
@@ -113,3 +116,104 @@ def quick_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("streams") / "m"
     asyncio.run(saved(folder))
     return folder
+
+
+# ── ends: a disconnect, the end token, a reload, the end of the service ───────────────────────────────────────────────
+
+LONG = {"tokens": [3], "parameters": {"max_tokens": 1_000_000}}
+COUNT = "/v2/models/count/generate_stream"
+
+
+async def test_the_end_token_ends_a_stream(tmp_path: Path) -> None:
+    expected = counted_alone([3], 50)
+    end = expected[5]
+    folder = await saved_counting(tmp_path / "m", end_token=end)
+    async with serving({"count": folder}) as (_, client):
+        *found, last = events((await client.post(COUNT, json=LONG)).text)
+    assert [event["tokens"][0] for event in found] == expected[: expected.index(end)]
+    assert last == {"model_name": "count", "model_version": "1", "tokens": [], "finish_reason": "stop"}
+
+
+async def test_a_model_without_text_takes_tokens_only(tmp_path: Path) -> None:
+    async with serving({"count": await saved_counting(tmp_path / "m")}) as (_, client):
+        response = await client.post(COUNT, json={"text_input": "a"})
+        assert (response.status_code, "no encoding of text" in response.json()["error"]) == (400, True)
+
+
+async def test_a_model_without_a_loop_has_no_streams(tmp_path: Path) -> None:
+    async with serving({"m": await save_model(tmp_path / "m", scaled(2))}) as (_, client):
+        response = await client.post("/v2/models/m/generate", json={"tokens": [1]})
+        assert (response.status_code, "generates no tokens" in response.json()["error"]) == (501, True)
+
+
+async def test_a_disconnect_frees_the_slot(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    async with serving({"count": folder}, ModelOptions(max_batch_size=1, max_enqueued_batches=1)) as (server, client):
+        streams = server.repository.get("count").streams
+        assert streams is not None
+        async with client.stream("POST", COUNT, json=LONG) as response:
+            lines = response.aiter_lines()  # kept, since its deletion would close the response
+            await anext(lines)
+            assert streams.statistics().writing == 1
+        await eventually(lambda: streams.statistics().free == 1)
+        response = await client.post(COUNT, json={"tokens": [3, 4], "parameters": {"max_tokens": 9}})
+        assert [token for each in events(response.text) for token in each["tokens"]] == counted_alone([3, 4], 9)
+
+
+async def test_too_many_streams_are_told_to_retry(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    async with serving({"count": folder}, ModelOptions(max_batch_size=1, max_enqueued_batches=1)) as (server, client):
+        streams = server.repository.get("count").streams
+        assert streams is not None
+        async with client.stream("POST", COUNT, json=LONG) as first, asyncio.TaskGroup() as group:
+            lines = first.aiter_lines()
+            await anext(lines)
+            waiting = group.create_task(client.post(COUNT, json={"tokens": [1]}))
+            await eventually(lambda: streams.statistics().waiting == 1)
+            response = await client.post(COUNT, json={"tokens": [1]})
+            assert (response.status_code, "retry-after" in response.headers) == (429, True)
+            await first.aclose()
+            assert (await waiting).status_code == 200
+
+
+async def rest_of(response: Any) -> list[Any]:
+    """Return the remaining events of a stream."""
+    return events("".join([piece async for piece in response.aiter_text()]))
+
+
+async def test_a_reload_ends_the_streams_of_the_old_version_after_the_drain_time(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    where = ServerOptions(port=0, drain_seconds=0.2)
+    async with serving({"count": folder}, where=where) as (_, client):
+        async with client.stream("POST", COUNT, json=LONG) as response:
+            assert (await client.post("/v2/repository/models/count/load")).status_code == 200
+            found = await rest_of(response)
+        assert "error" in found[-1]
+        tokens = [token for each in found[:-1] for token in each["tokens"]]
+        assert tokens == counted_alone([3], len(tokens))
+        response = await client.post(COUNT, json={"tokens": [3], "parameters": {"max_tokens": 9}})
+        assert response.status_code == 200
+
+
+async def test_streams_end_with_an_error_when_the_service_ends(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    where = ServerOptions(port=0, drain_seconds=0.5)
+    async with (
+        serving({"count": folder}, where=where) as (server, client),
+        client.stream("POST", COUNT, json=LONG) as response,
+        asyncio.TaskGroup() as group,
+    ):
+        rest = group.create_task(rest_of(response))
+        group.create_task(server.__aexit__(None, None, None))
+        found = await rest
+    assert found[-1] == {"error": "the service is shutting down"}
+
+
+async def test_a_time_limit_ends_a_stream_with_an_error(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    async with serving({"count": folder}) as (_, client):
+        data = {"tokens": [3], "parameters": {"max_tokens": 1_000_000, "timeout": 200_000}}
+        *_, last = events((await client.post(COUNT, json=data)).text)
+        assert "not at its end in time" in last["error"]
+        response = await client.post("/v2/models/count/generate", json=data)
+        assert response.status_code == 504

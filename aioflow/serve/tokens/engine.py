@@ -210,6 +210,12 @@ class TokenEngine:
         """Return the numbers of streams."""
         return self._slots.statistics()
 
+    def end(self, error: OpError) -> None:
+        """Refuse new streams, and end all others with the error."""
+        self._is_closed = True
+        for stream in self._slots.everybody():
+            self._tokens[stream].end(error)
+
     async def run(self) -> None:
         """Run steps until cancelled."""
         try:
@@ -223,9 +229,7 @@ class TokenEngine:
                     self._wake.clear()  # no stream can have arrived since: no other task has run
                     await self._wake.wait()
         finally:
-            self._is_closed = True
-            for stream in self._slots.everybody():
-                self._tokens[stream].end(ClosedSessionError("the engine has ended", actual="a stream that had not"))
+            self.end(ClosedSessionError("the engine has ended", actual="a stream that had not"))
 
     def _forget(self) -> None:
         for stream in [stream for stream in self._tokens if stream.has_left]:

@@ -12,9 +12,11 @@ import heapq
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
+
+_SOON: Final = 1.0  # seconds after which a refused client may try again
 
 
 class TokenStream:
@@ -106,9 +108,11 @@ class Slots:
             ResourceExhaustedError: the queue is full.
         """
         if self._waiting >= self._most_waiting + len(self._free):
-            raise ResourceExhaustedError(
+            error = ResourceExhaustedError(
                 "too many streams are waiting", expected=f"at most {self._most_waiting}", actual=self._waiting
             )
+            error.retry_after = _SOON
+            raise error
         self._lines.setdefault(stream.client, deque()).append(stream)
         self._waiting += 1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import codecs
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aioflow.errors import UnimplementedError
+from aioflow.errors import UnavailableError, UnimplementedError
 from aioflow.interop.model import Model, TokenLoop
 from aioflow.interop.token_loop import UTF8
 from aioflow.serve.options import ModelOptions
@@ -25,6 +26,7 @@ from aioflow.sync.background import Background
 _LOG: Final = logging.getLogger("aioflow.serve")
 _TOKENS: Final = 16  # of a request without `max_tokens`
 _BYTES: Final = 256
+_DRAINED: Final = 0.9  # of the drain time, when streams are ended
 _REQUEST: Final = FORMS["GenerateRequest"]
 
 
@@ -91,6 +93,7 @@ class TokenStreams:
         self._engine = TokenEngine(steps, Slots(slots, steps.piece, slots * options.max_enqueued_batches))
         self._options = options
         self._background = Background()
+        self._timer: asyncio.TimerHandle | None = None
         self.has_text = loop.encoding == UTF8
 
     @classmethod
@@ -104,7 +107,15 @@ class TokenStreams:
 
     async def close(self) -> None:
         """End all streams with a ClosedSessionError."""
+        if self._timer is not None:
+            self._timer.cancel()
         await self._background.close()
+
+    def finish(self, seconds: float) -> None:
+        """End the remaining streams shortly before `seconds` have passed, while their errors can still be sent."""
+        if self._timer is None:
+            error = UnavailableError("the service is shutting down")
+            self._timer = asyncio.get_running_loop().call_later(_DRAINED * seconds, self._engine.end, error)
 
     def statistics(self) -> SlotsStatistics:
         """Return the current numbers of streams."""
