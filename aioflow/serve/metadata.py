@@ -16,6 +16,7 @@ from aioflow.serve.response_cache import ResponseCache
 EXTENSIONS: Final = (
     "binary_tensor_data",
     "classification",
+    "generate",
     "model_configuration",
     "model_repository",
     "schedule_policy",
