@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aioflow.errors import ResourceExhaustedError
 from aioflow.serve import ModelOptions
+from tests.saved.altering import change_manifest
 from tests.serve.folders import save_model, scaled
 from tests.serve.service import ServerOptions, serving
 from tests.serve.token_models import alone, counted_alone, saved, saved_counting
@@ -217,3 +219,11 @@ async def test_a_time_limit_ends_a_stream_with_an_error(tmp_path: Path) -> None:
         assert "not at its end in time" in last["error"]
         response = await client.post("/v2/models/count/generate", json=data)
         assert response.status_code == 504
+
+
+async def test_a_model_whose_states_do_not_fit_in_memory_is_not_loaded(tmp_path: Path) -> None:
+    await saved(tmp_path / "m")
+    change_manifest(tmp_path / "m", lambda content: content["token_loop"].update(max_length=1 << 60))
+    with pytest.raises(ResourceExhaustedError, match="no memory for state 'past'"):
+        async with serving({"gpt2": tmp_path / "m"}):
+            pass

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
 from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Model, Signature, TokenLoop, TokenState
 from aioflow.interop.token_loop import vocabulary_of
@@ -112,8 +112,15 @@ class _State:
     def __init__(self, state: TokenState, tensor: Tensor, slots: int, max_length: int) -> None:
         sizes = {state.row_axis: slots, state.length_axis: max_length}
         shape = [sizes.get(axis, size) for axis, size in enumerate(tensor.dims or ())]
-        # Pages that have not been written use no memory.
-        self._values = np.zeros([size or 0 for size in shape], tensor.dtype.np_dtype)
+        try:
+            # Pages that have not been written use no memory.
+            self._values = np.zeros([size or 0 for size in shape], tensor.dtype.np_dtype)
+        except (MemoryError, ValueError) as error:  # NumPy raises a ValueError for more than the address space
+            raise ResourceExhaustedError(
+                f"there is no memory for state {state.input!r} of a token loop",
+                expected="fewer streams at once (max_batch_size), or a smaller max_length",
+                actual=f"{tensor.dtype.name} {shape}",
+            ) from error
         self._rows, self._length = state.row_axis, state.length_axis
 
     def _part(self, array: Array, rows: slice | int, lengths: slice = slice(None)) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aioflow.errors import UnavailableError, UnimplementedError
+from aioflow.errors import OpError, UnavailableError, UnimplementedError
 from aioflow.interop.model import Model, TokenLoop
 from aioflow.interop.token_loop import UTF8
 from aioflow.serve.options import ModelOptions
@@ -102,8 +102,20 @@ class TokenStreams:
         return None if model.token_loop is None else cls(session, model, model.token_loop, options)
 
     async def start(self) -> None:
-        """Start to run the steps of streams."""
+        """Start to run the steps of streams. With `ModelOptions.warmup`, run those of two short ones."""
         await self._background.start(self._run())
+        if self._options.warmup:
+            async with asyncio.TaskGroup() as group:
+                for most in (2, 4):
+                    group.create_task(self._warm(most))
+
+    async def _warm(self, most: int) -> None:
+        try:
+            with self._engine.begin([0], most) as tokens:
+                async for _ in tokens:
+                    pass
+        except OpError as error:
+            _LOG.warning("the generation of tokens is not warmed up: %s", error)
 
     async def close(self) -> None:
         """End all streams with a ClosedSessionError."""
