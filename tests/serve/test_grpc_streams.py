@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from aioflow.serve import ServerOptions
+from aioflow.serve.grpc.messages import message
 from tests.serve.folders import rows, save_model, scaled
-from tests.serve.grpc_client import Client, infer_request, over_grpc, raw_values
-from tests.serve.token_models import alone, saved
+from tests.serve.grpc_client import Client, client_of, grpc, infer_request, over_grpc, raw_values
+from tests.serve.service import serving
+from tests.serve.token_models import alone, saved, saved_counting
 from tests.serve.triton_grpc import triton_grpc
 from tests.support.waiting import eventually
 
@@ -27,8 +32,6 @@ def prompt(tokens: list[int], **parameters: int) -> Any:
 
 def open_call(client: Client) -> Any:
     """Return a new call of the method."""
-    from aioflow.serve.grpc.messages import message
-
     return client.channel.stream_stream(
         "/inference.GRPCInferenceService/ModelStreamInfer",
         request_serializer=lambda request: request.SerializeToString(),
@@ -114,3 +117,67 @@ async def test_tritons_client_streams_text(tmp_path: Path) -> None:
     assert np.concatenate([each.as_numpy("tokens") for each in responses]).tolist() == expected
     text = b"".join(each.as_numpy("text_output")[0] for each in responses)
     assert text.decode() == bytes(expected).decode(errors="replace")
+
+
+def wrong(change: Any) -> Any:
+    request = prompt([1])
+    change(request)
+    return request
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda request: request.parameters["max_tokens"].MergeFrom(parameter(int64_param=0)), "'max_tokens'"),
+        (lambda request: request.parameters["temperature"].MergeFrom(parameter(string_param="1")), "'temperature'"),
+        (lambda request: request.parameters["seed"].MergeFrom(parameter(double_param=float("nan"))), "'seed'"),
+        (lambda request: request.parameters["temperature"].MergeFrom(parameter(double_param=1e300)), "'temperature'"),
+        (lambda request: setattr(request.inputs[0], "name", "other"), "input 'other' is wrong"),
+        (lambda request: setattr(request.inputs[0], "name", "text_input"), "input 'text_input' is wrong"),
+        (lambda request: setattr(request.inputs[0], "datatype", "FP64"), "input 'tokens' is wrong"),
+        (lambda request: request.ClearField("raw_input_contents"), "number of elements"),
+        (lambda request: (request.ClearField("inputs"), request.ClearField("raw_input_contents")), "no prompt"),
+        (lambda request: text(request, b"\xff"), "not UTF-8"),
+        (lambda request: text(request, b""), "a prompt of one token"),
+    ],
+)
+async def test_an_invalid_request_does_not_end_the_call(quick_model: Path, change: Any, said: str) -> None:
+    async with over_grpc({"gpt2": quick_model}) as (_, client):
+        call = open_call(client)
+        await call.write(wrong(change))
+        await call.write(prompt([1, 2], max_tokens=3))
+        responses = await finished(call)
+    assert [said in each.error_message for each in responses if each.error_message] == [True]
+    assert len(tokens_of(responses, "2")) == 3
+
+
+def parameter(**value: Any) -> Any:
+    return message("InferParameter")(**value)
+
+
+def text(request: Any, value: bytes) -> None:
+    request.inputs[0].MergeFrom(message("ModelInferRequest.InferInputTensor")(name="text_input", datatype="BYTES"))
+    request.inputs[0].shape[:] = [1]
+    request.raw_input_contents[0] = len(value).to_bytes(4, "little") + value
+
+
+@pytest.fixture(scope="module")
+def quick_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams") / "m"
+    asyncio.run(saved(folder))
+    return folder
+
+
+async def test_a_service_that_ends_answers_the_streams_that_have_begun(tmp_path: Path) -> None:
+    folder = await saved_counting(tmp_path / "m")
+    where = ServerOptions(port=0, grpc_port=0, drain_seconds=2.0)
+    async with serving({"gpt2": folder}, where=where) as (server, _), client_of(server.grpc_address) as client:
+        call = open_call(client)
+        await call.write(prompt([3], max_tokens=1_000_000))
+        await call.read()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.__aexit__(None, None, None))
+            responses = [await call.read()]
+            while (response := await call.read()) is not grpc.aio.EOF:
+                responses.append(response)
+    assert responses[-1].error_message == "the service is shutting down"

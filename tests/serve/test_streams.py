@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aioflow as af
 from aioflow.errors import ResourceExhaustedError
 from aioflow.serve import ModelOptions
 from tests.saved.altering import change_manifest
@@ -66,9 +67,13 @@ async def test_many_streams_share_steps_and_equal_each_alone(tmp_path: Path) -> 
         found: list[int] = response.json()["tokens"]
         return found
 
-    async with serving({"gpt2": tmp_path / "m"}) as (_, client), asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(client, prompt, rng.uniform(0, 0.3))) for prompt in prompts]
-        await asyncio.wait(tasks)
+    async with serving({"gpt2": tmp_path / "m"}) as (server, client):
+        streams = server.repository.get("gpt2").streams
+        assert streams is not None
+        before = streams.steps
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(client, prompt, rng.uniform(0, 0.3))) for prompt in prompts]
+        assert streams.steps - before < sum(len(task.result()) for task in tasks)
     for prompt, task in zip(prompts, tasks, strict=True):
         assert task.result() == alone(weights, prompt, 30)
 
@@ -190,7 +195,7 @@ async def test_a_reload_ends_the_streams_of_the_old_version_after_the_drain_time
         async with client.stream("POST", COUNT, json=LONG) as response:
             assert (await client.post("/v2/repository/models/count/load")).status_code == 200
             found = await rest_of(response)
-        assert "error" in found[-1]
+        assert found[-1] == {"error": "the model is being unloaded"}
         tokens = [token for each in found[:-1] for token in each["tokens"]]
         assert tokens == counted_alone([3], len(tokens))
         response = await client.post(COUNT, json={"tokens": [3], "parameters": {"max_tokens": 9}})
@@ -199,7 +204,7 @@ async def test_a_reload_ends_the_streams_of_the_old_version_after_the_drain_time
 
 async def test_streams_end_with_an_error_when_the_service_ends(tmp_path: Path) -> None:
     folder = await saved_counting(tmp_path / "m")
-    where = ServerOptions(port=0, drain_seconds=0.5)
+    where = ServerOptions(port=0, drain_seconds=2.0)
     async with (
         serving({"count": folder}, where=where) as (server, client),
         client.stream("POST", COUNT, json=LONG) as response,
@@ -227,3 +232,20 @@ async def test_a_model_whose_states_do_not_fit_in_memory_is_not_loaded(tmp_path:
     with pytest.raises(ResourceExhaustedError, match="no memory for state 'past'"):
         async with serving({"gpt2": tmp_path / "m"}):
             pass
+
+
+async def test_a_step_that_breaks_the_declaration_ends_its_streams_with_an_error(tmp_path: Path) -> None:
+    with af.Graph().as_default() as graph:
+        tokens = af.placeholder("int32", [None, None], name="tokens")
+        past = af.placeholder("int32", [None, None], name="past")
+        signature = af.saved.Signature(
+            {"tokens": tokens, "past": past},
+            {"logits": af.one_hot(tokens[:, -1], 5), "new": af.concat([tokens, tokens], 1)},
+        )
+    loop = af.saved.TokenLoop("tokens", "logits", 64, (af.saved.TokenState("past", "new", 0, 1),))
+    async with af.Session(graph=graph) as session:
+        await af.saved.save(session, tmp_path / "m", signature, token_loop=loop)
+    async with serving({"m": tmp_path / "m"}) as (_, client):
+        for _ in range(2):  # the service goes on
+            response = await client.post("/v2/models/m/generate", json={"tokens": [1]})
+            assert (response.status_code, "state of another shape" in response.json()["error"]) == (500, True)

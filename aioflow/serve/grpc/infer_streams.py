@@ -68,7 +68,10 @@ class InferStreams:
         async def write(data: bytes) -> None:
             # grpcio allows one write at a time.
             async with turn:
-                await exchange.write(data)
+                try:
+                    await exchange.write(data)
+                except Exception as error:  # an internal class of grpcio
+                    raise ClientDisconnectedError("the client has ended the call") from error
 
         async def answer(data: bytes) -> None:
             try:
@@ -100,12 +103,15 @@ class InferStreams:
                     else:
                         request = await beside(len(data), decode_split, asked, self._limits)
                         await _generate(model, model.streams, request.within(exchange.remaining()), write)
+        except ClientDisconnectedError:
+            return
         except Exception as error:
             if not isinstance(error, OpError):
                 _LOG.exception("ModelStreamInfer failed")
             response = message("ModelInferResponse")(id=number)
             found = message("ModelStreamInferResponse")(error_message=message_of(error), infer_response=response)
-            await write(found.SerializeToString())
+            with suppress(ClientDisconnectedError):
+                await write(found.SerializeToString())
 
 
 async def _generate(

@@ -144,12 +144,17 @@ class Tokens:
             self.reason = "length"
             self.end()
 
-    def end(self, error: OpError | None = None) -> None:
-        """End the stream, with the error if there is one, and free its slot."""
+    def end(self, error: OpError | None = None, *, at_once: bool = False) -> None:
+        """End the stream, with the error if there is one, and free its slot.
+
+        With `at_once`, the error comes before the tokens that have not been read.
+        """
         if self._is_over:
             return
         self._is_over = True
         self._slots.leave(self.stream)
+        while at_once and not self._made.empty():
+            self._made.get_nowait()
         self._made.put_nowait(copy.copy(error))  # copied, since several streams may share the error
         if self._timer is not None:
             self._timer.cancel()
@@ -214,7 +219,8 @@ class TokenEngine:
         """Refuse new streams, and end all others with the error."""
         self._is_closed = True
         for stream in self._slots.everybody():
-            self._tokens[stream].end(error)
+            # A reader that is behind must get the error before its connection is closed.
+            self._tokens[stream].end(error, at_once=True)
 
     async def run(self) -> None:
         """Run steps until cancelled."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from aioflow.errors import InvalidArgumentError, ResourceExhaustedError
+from aioflow.errors import DataLossError, ResourceExhaustedError
 from aioflow.graph.graph import Tensor
 from aioflow.interop.model import Model, Signature, TokenLoop, TokenState
 from aioflow.interop.token_loop import vocabulary_of
@@ -98,7 +98,7 @@ class _Call:
             fed.append(lengths.astype(self._dtypes[1]))
         logits, *new = await self._step(*fed, *states)
         if np.shape(logits) != (len(tokens), self._vocabulary):
-            raise InvalidArgumentError(
+            raise DataLossError(
                 "a step has returned logits of another shape",
                 expected=[len(tokens), self._vocabulary],
                 actual=list(np.shape(logits)),
@@ -141,7 +141,7 @@ class _State:
         part = self._part(new, row)
         kept = self._part(self._values, slot, slice(length, length + count))
         if part.shape != kept.shape:
-            raise InvalidArgumentError(
+            raise DataLossError(
                 "a step has returned a state of another shape", expected=list(kept.shape), actual=list(part.shape)
             )
         kept[:] = part

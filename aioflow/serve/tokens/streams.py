@@ -118,9 +118,10 @@ class TokenStreams:
             _LOG.warning("the generation of tokens is not warmed up: %s", error)
 
     async def close(self) -> None:
-        """End all streams with a ClosedSessionError."""
+        """End all streams with an UnavailableError."""
         if self._timer is not None:
             self._timer.cancel()
+        self._engine.end(UnavailableError("the model is being unloaded"))
         await self._background.close()
 
     def finish(self, seconds: float) -> None:
@@ -132,6 +133,11 @@ class TokenStreams:
     def statistics(self) -> SlotsStatistics:
         """Return the current numbers of streams."""
         return self._engine.statistics()
+
+    @property
+    def steps(self) -> int:
+        """The number of steps that have generated tokens."""
+        return self._engine.steps
 
     async def _run(self) -> None:
         try:
