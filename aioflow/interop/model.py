@@ -64,7 +64,7 @@ class TokenLoop:
         tokens: Input with the new tokens: integers [rows, tokens].
         logits: Output with the logits of the token after the last: floats [rows, vocabulary].
         max_length: Maximum number of tokens of a stream, with its prompt.
-        states: The states. They are zeros at the begin of a stream.
+        states: The states. They are zeros at the start of a stream.
         lengths: Input with the number of past tokens of each stream: integers [rows]; None if there is no such input.
         step: Signature that reads one token of each of any number of streams.
         prompt: Signature that reads any number of tokens of one stream, with the names of `step`; None for `step`.

@@ -81,7 +81,7 @@ class Generating:
             async with asyncio.timeout(self._limits.body_seconds):
                 await send({"type": "http.response.body", "body": body, "more_body": True})
         except TimeoutError as error:
-            # The stream itself goes on while a client does not read; the connection must not stay for ever.
+            # The stream itself goes on while a client does not read; its connection must not stay open.
             raise ClientDisconnectedError("the client does not read its stream") from error
 
     async def _call(self, scope: Scope, receive: Receive, work: Work) -> None:

@@ -127,7 +127,7 @@ class Tokens:
     def limit(self, seconds: float) -> None:
         """End the stream after `seconds` seconds."""
         error = DeadlineExceededError(
-            "the stream was not at its end in time", expected=f"at most {seconds} s", actual="still being made"
+            "the stream has not ended in time", expected=f"at most {seconds} s", actual="still generating"
         )
         self._timer = asyncio.get_running_loop().call_later(seconds, self.end, error)
 
@@ -195,7 +195,7 @@ class TokenEngine:
             ClosedSessionError: the engine has ended.
         """
         if self._is_closed:
-            raise ClosedSessionError("the engine is closed", expected="streams before", actual="closed")
+            raise ClosedSessionError("the engine is closed", expected="a running engine", actual="closed")
         positions, vocabulary = self._computing.positions, self._computing.vocabulary
         if len(prompt) > positions or not all(0 <= token < vocabulary for token in prompt):
             raise InvalidArgumentError(
@@ -218,7 +218,7 @@ class TokenEngine:
     def end(self, error: OpError) -> None:
         """Refuse new streams, and end all others with the error."""
         self._is_closed = True
-        for stream in self._slots.everybody():
+        for stream in self._slots.streams():
             # A reader that is behind must get the error before its connection is closed.
             self._tokens[stream].end(error, at_once=True)
 
@@ -235,7 +235,7 @@ class TokenEngine:
                     self._wake.clear()  # no stream can have arrived since: no other task has run
                     await self._wake.wait()
         finally:
-            self.end(ClosedSessionError("the engine has ended", actual="a stream that had not"))
+            self.end(ClosedSessionError("the engine has ended", actual="an unfinished stream"))
 
     def _forget(self) -> None:
         for stream in [stream for stream in self._tokens if stream.has_left]:

@@ -39,9 +39,9 @@ class TokenStream:
     def __init__(self, prompt: Sequence[int], most: int, client: str = "") -> None:
         if not prompt or most < 1:
             raise InvalidArgumentError(
-                "a stream begins with something, and goes on",
-                expected="a prompt of one token at least, and one to make",
-                actual=f"a prompt of {len(prompt)} tokens, {most} to make",
+                "a stream needs a prompt and tokens to generate",
+                expected="a prompt of at least one token, and at least one token to generate",
+                actual=f"a prompt of {len(prompt)} tokens, {most} to generate",
             )
         self.prompt = prompt
         self.most = most
@@ -179,7 +179,7 @@ class Slots:
         if stream.made == stream.most:
             self.leave(stream)
 
-    def everybody(self) -> list[TokenStream]:
+    def streams(self) -> list[TokenStream]:
         """Return all streams that have not left."""
         waiting = [stream for line in self._lines.values() for stream in line]
         return [*self._writing.values(), *(stream for _, stream in self._reading), *waiting]
