@@ -28,7 +28,7 @@ import numpy as np
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
-from aioflow.serve.tokens.engine import running
+from aioflow.serve.tokens import token_engine
 from examples.gpt2.generation import generate
 from examples.gpt2.model import Config, Model
 from examples.web.digits import build, restore_or_train
@@ -192,7 +192,7 @@ async def main(seconds: float, clients: int, only: str) -> None:
 async def streams_in_process(count: int, tokens: int = 100) -> tuple[float, float]:
     """Return tokens per second of processor time for `count` concurrent streams: in separate and in shared steps."""
     model, prompt = Model(Config()), list(b"Once upon a time")
-    async with af.Session(graph=model.graph) as session, running(Gpt2(session, model, count), count) as engine:
+    async with af.Session(graph=model.graph) as session, token_engine(Gpt2(session, model, count), count) as engine:
         await session.run(model.initializer)
 
         async def alone() -> None:

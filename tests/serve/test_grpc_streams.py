@@ -138,7 +138,7 @@ def wrong(change: Any) -> Any:
         (lambda request: request.ClearField("raw_input_contents"), "number of elements"),
         (lambda request: (request.ClearField("inputs"), request.ClearField("raw_input_contents")), "no prompt"),
         (lambda request: text(request, b"\xff"), "not UTF-8"),
-        (lambda request: text(request, b""), "a prompt of one token"),
+        (lambda request: text(request, b""), "at least one token"),
     ],
 )
 async def test_an_invalid_request_does_not_end_the_call(quick_model: Path, change: Any, said: str) -> None:

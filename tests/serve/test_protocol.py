@@ -374,6 +374,7 @@ VALID: dict[str, dict[str, Any]] = {
     "IndexRequest": {},
     "ExamplesRequest": {"examples": []},
     "PredictRequest": {},
+    "GenerateRequest": {},
 }
 KINDS = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool, "null": type(None)}
 

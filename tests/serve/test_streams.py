@@ -94,9 +94,9 @@ async def test_sampling_depends_on_the_seed(tmp_path: Path) -> None:
     [
         ({}, 400, "no prompt"),
         ({"text_input": "a", "tokens": [1]}, 400, "no prompt, or two"),
-        ({"text_input": ""}, 400, "a prompt of one token"),
+        ({"text_input": ""}, 400, "at least one token"),
         ({"text_input": 1}, 400, "'text_input'"),
-        ({"tokens": []}, 400, "a prompt of one token"),
+        ({"tokens": []}, 400, "at least one token"),
         ({"tokens": [256]}, 400, "does not fit"),
         ({"tokens": [-1]}, 400, "'tokens'"),
         ({"tokens": [True]}, 400, "'tokens'"),

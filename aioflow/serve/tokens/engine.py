@@ -24,7 +24,7 @@ from aioflow.serve.tokens.slots import Slots, SlotsStatistics, TokenStream
 Reason: TypeAlias = Literal["length", "stop"]
 
 
-class Computing(Protocol):
+class TokenModel(Protocol):
     """The model interface that an engine uses. Calls are never concurrent.
 
     Attributes:
@@ -161,10 +161,10 @@ class Tokens:
 
 
 class TokenEngine:
-    """The generator of the tokens of all streams; created by `running`."""
+    """The generator of the tokens of all streams; created by `token_engine`."""
 
-    def __init__(self, computing: Computing, slots: Slots) -> None:
-        self._computing = computing
+    def __init__(self, model: TokenModel, slots: Slots) -> None:
+        self._model = model
         self._slots = slots
         self._tokens: dict[TokenStream, Tokens] = {}
         self._wake = asyncio.Event()
@@ -196,7 +196,7 @@ class TokenEngine:
         """
         if self._is_closed:
             raise ClosedSessionError("the engine is closed", expected="a running engine", actual="closed")
-        positions, vocabulary = self._computing.positions, self._computing.vocabulary
+        positions, vocabulary = self._model.positions, self._model.vocabulary
         if len(prompt) > positions or not all(0 <= token < vocabulary for token in prompt):
             raise InvalidArgumentError(
                 "the prompt does not fit the model",
@@ -205,7 +205,7 @@ class TokenEngine:
             )
         stream = TokenStream(prompt, min(most, positions - len(prompt) + 1), client)
         self._slots.join(stream)
-        tokens = self._tokens[stream] = Tokens(self._slots, stream, sampling, self._computing.end_token)
+        tokens = self._tokens[stream] = Tokens(self._slots, stream, sampling, self._model.end_token)
         if timeout is not None:
             tokens.limit(timeout)
         self._wake.set()
@@ -230,7 +230,7 @@ class TokenEngine:
                 self._forget()
                 for stream in self._slots.place():
                     if stream.slot is not None:
-                        self._computing.clear(stream.slot)
+                        self._model.clear(stream.slot)
                 if not await self._read() | await self._write():
                     self._wake.clear()  # no stream can have arrived since: no other task has run
                     await self._wake.wait()
@@ -248,7 +248,7 @@ class TokenEngine:
             return False
         stream, slot, begin, end = piece
         try:
-            logits = await self._computing.read(slot, stream.prompt[begin:end])
+            logits = await self._model.read(slot, stream.prompt[begin:end])
         except OpError as error:
             self._tokens[stream].end(error)
         else:
@@ -264,7 +264,7 @@ class TokenEngine:
         self.steps += 1
         tokens = {slot: self._tokens[stream] for slot, stream in writing.items()}
         try:
-            logits = await self._computing.write({slot: each.last for slot, each in tokens.items()})
+            logits = await self._model.write({slot: each.last for slot, each in tokens.items()})
         except OpError as error:
             for each in tokens.values():
                 each.end(error)
@@ -276,18 +276,18 @@ class TokenEngine:
 
 
 @asynccontextmanager
-async def running(
-    computing: Computing, slots: int, *, piece: int = 32, most_waiting: int = 64
+async def token_engine(
+    model: TokenModel, slots: int, *, piece: int = 32, most_waiting: int = 64
 ) -> AsyncIterator[TokenEngine]:
     """Run an engine during the block. At its end, the remaining streams are ended.
 
     Args:
-        computing: The model.
+        model: The model.
         slots: Number of streams that are generated at once.
         piece: Number of prompt tokens that are read between two steps.
         most_waiting: Maximum number of streams in the queue.
     """
-    engine = TokenEngine(computing, Slots(slots, piece, most_waiting))
+    engine = TokenEngine(model, Slots(slots, piece, most_waiting))
     async with asyncio.TaskGroup() as group:
         task = group.create_task(engine.run())
         try:

@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError, OpError, ResourceExhaustedError
-from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens, running
+from aioflow.serve.tokens import Sampling, TokenEngine, Tokens, token_engine
 from examples.gpt2.folder import config_of, load, tokenizer_of
 from examples.gpt2.model import Config, Model
 from examples.gpt2.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ async def lifespan(app: Starlette) -> AsyncIterator[None]:
             await session.run(model.initializer)
         else:
             await load(session, model, FOLDER)
-        async with running(Gpt2(session, model, SLOTS), SLOTS, most_waiting=MOST_WAITING) as engine:
+        async with token_engine(Gpt2(session, model, SLOTS), SLOTS, most_waiting=MOST_WAITING) as engine:
             await warm_up(engine)
             app.state.engine, app.state.tokenizer = engine, tokenizer_of(FOLDER)
             yield

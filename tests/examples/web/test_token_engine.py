@@ -16,7 +16,7 @@ import aioflow as af
 from aioflow.concurrency.stopping import Work, doing
 from aioflow.concurrency.threads import Threads
 from aioflow.errors import ClosedSessionError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
-from aioflow.serve.tokens.engine import Sampling, TokenEngine, Tokens, running
+from aioflow.serve.tokens import Sampling, TokenEngine, Tokens, token_engine
 from aioflow.serve.tokens.slots import Slots, TokenStream
 from aioflow.testing.virtual_clock import run_virtual
 from benchmarks.plain_gpt2 import PlainModel
@@ -97,7 +97,7 @@ def now() -> float:
 @virtually
 async def test_streams_share_steps_and_join_between_them() -> None:
     computing = Counting(4, piece=0.25)
-    async with running(computing, 4) as engine, asyncio.TaskGroup() as group:
+    async with token_engine(computing, 4) as engine, asyncio.TaskGroup() as group:
         first = group.create_task(whole(engine.begin([1, 2], 6)))
         await asyncio.sleep(2.5)
         second = group.create_task(whole(engine.begin([3], 3)))
@@ -109,7 +109,7 @@ async def test_streams_share_steps_and_join_between_them() -> None:
 @virtually
 async def test_a_long_prompt_blocks_neither_writers_nor_short_prompts() -> None:
     computing = Counting(3)
-    async with running(computing, 3, piece=4) as engine, asyncio.TaskGroup() as group:
+    async with token_engine(computing, 3, piece=4) as engine, asyncio.TaskGroup() as group:
         writer = group.create_task(whole(engine.begin([1], 12)))
         await asyncio.sleep(0.6)
         long = group.create_task(whole(engine.begin([2] * 30, 2)))
@@ -127,7 +127,7 @@ async def test_a_long_prompt_blocks_neither_writers_nor_short_prompts() -> None:
 @virtually
 async def test_an_abandoned_stream_frees_its_slot_at_once() -> None:
     computing = Counting(1)
-    async with running(computing, 1, most_waiting=1) as engine:
+    async with token_engine(computing, 1, most_waiting=1) as engine:
         with engine.begin([1], 20) as left:
             assert await anext(left) == alone([1], 1)[0]
             waiting = engine.begin([5, 6], 3)
@@ -141,7 +141,7 @@ async def test_an_abandoned_stream_frees_its_slot_at_once() -> None:
 
 @virtually
 async def test_an_abandoned_place_in_the_queue_is_free() -> None:
-    async with running(Counting(1), 1, most_waiting=1) as engine:
+    async with token_engine(Counting(1), 1, most_waiting=1) as engine:
         with engine.begin([1], 4) as first:
             await anext(first)
             with engine.begin([2], 4):
@@ -153,7 +153,7 @@ async def test_an_abandoned_place_in_the_queue_is_free() -> None:
 
 @virtually
 async def test_timeouts_apply_in_the_queue_and_in_a_slot() -> None:
-    async with running(Counting(1), 1) as engine:
+    async with token_engine(Counting(1), 1) as engine:
         got: list[int] = []
         with engine.begin([1], 30, timeout=4.25) as writing, engine.begin([2], 2, timeout=3.0) as waiting:
             with pytest.raises(DeadlineExceededError):
@@ -177,7 +177,7 @@ async def test_clients_take_turns_in_the_queue() -> None:
         assert await whole(engine.begin([1], 2, client=client)) == alone([1], 2)
         ends.append(name)
 
-    async with running(Counting(1), 1) as engine, asyncio.TaskGroup() as group:
+    async with token_engine(Counting(1), 1) as engine, asyncio.TaskGroup() as group:
         for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
             group.create_task(write(engine, name, name[0]))
             await asyncio.sleep(0)
@@ -193,7 +193,7 @@ async def test_a_failing_step_ends_only_its_own_streams() -> None:
                 raise InvalidArgumentError("no")
             return await super().write(tokens)
 
-    async with running(Failing(2), 2) as engine, asyncio.TaskGroup() as group:
+    async with token_engine(Failing(2), 2) as engine, asyncio.TaskGroup() as group:
         first, second = (engine.begin([i], 5) for i in (1, 2))
         third = group.create_task(whole(engine.begin([3], 5)))
         for failed in (first, second):
@@ -205,7 +205,7 @@ async def test_a_failing_step_ends_only_its_own_streams() -> None:
 
 @virtually
 async def test_streams_end_with_the_engine() -> None:
-    async with running(Counting(1), 1) as engine:
+    async with token_engine(Counting(1), 1) as engine:
         first, second = engine.begin([1], 9), engine.begin([2], 9)
         await anext(first)
     for each in (first, second):
@@ -218,7 +218,7 @@ async def test_streams_end_with_the_engine() -> None:
 
 @virtually
 async def test_invalid_requests_are_rejected() -> None:
-    async with running(Counting(1), 1) as engine:
+    async with token_engine(Counting(1), 1) as engine:
         for prompt, most in (([], 1), ([1], 0), ([1] * (POSITIONS + 1), 1), ([VOCABULARY], 1), ([-1], 1)):
             with pytest.raises(InvalidArgumentError):
                 engine.begin(prompt, most)
@@ -266,7 +266,7 @@ def test_random_streams_are_independent_with_a_counting_model(seed: int, slots: 
     async def main() -> None:
         chance = random.Random(seed)
         computing = Counting(slots, chance.choice([0.0, 0.3, 2.0]))
-        async with running(computing, slots, piece=piece, most_waiting=chance.randint(0, 20)) as engine:
+        async with token_engine(computing, slots, piece=piece, most_waiting=chance.randint(0, 20)) as engine:
             await _anything(engine, chance, 25, alone)
             await asyncio.sleep(3)
             statistics = engine.statistics()
@@ -313,7 +313,7 @@ async def test_random_streams_are_independent_with_gpt2(seed: int, no_threads: N
                 found.append(text.item())
             return found
 
-        async with running(Slow(session, model, 3), 3, piece=7, most_waiting=12) as engine:
+        async with token_engine(Slow(session, model, 3), 3, piece=7, most_waiting=12) as engine:
             assert await _anything(engine, chance, 25, expected) > 5
 
 
@@ -336,7 +336,7 @@ async def test_a_slot_keeps_nothing_of_its_previous_stream() -> None:
     async with af.Session(graph=model.graph) as session, asyncio.timeout(60):
         weights = await random_weights(session, 1)
         computing = Gpt2(session, model, 2)
-        async with running(computing, 2) as engine:
+        async with token_engine(computing, 2) as engine:
             expected = await both(engine)
             with engine.begin([5] * 20, 10) as poisoned:
                 await anext(poisoned)
@@ -359,7 +359,7 @@ async def test_a_full_slot_does_not_block_other_streams() -> None:
     model = Model(CONFIG, seed=1)
     async with af.Session(graph=model.graph) as session, asyncio.timeout(60):
         await random_weights(session, 1)
-        async with running(Gpt2(session, model, 2), 2, piece=POSITIONS) as engine:
+        async with token_engine(Gpt2(session, model, 2), 2, piece=POSITIONS) as engine:
             expected = await whole(engine.begin([1], 9))
             async with asyncio.TaskGroup() as group:
                 full = group.create_task(whole(engine.begin([1] * POSITIONS, 9)))
