@@ -196,6 +196,16 @@ _STATUS: Final[dict[str, Schema]] = {
                     }
                 )
             ),
+            "history": object_of(
+                {
+                    "age_seconds": list_of(_NUMBER),
+                    "loop_lag_p99_seconds": list_of(or_none(_NUMBER)),
+                    "requests_per_second": list_of(_NUMBER),
+                    "p50_seconds": list_of(or_none(_NUMBER)),
+                    "p99_seconds": list_of(or_none(_NUMBER)),
+                    "rows_per_batch": list_of(or_none(_NUMBER)),
+                }
+            ),
         }
     ),
 }
@@ -223,6 +233,8 @@ _PARAMETERS: Final[Mapping[str, JsonObject]] = {
     "label": {"description": "Label of a version. There are none here.", "schema": {"type": "string"}},
 }
 _QUERY: Final[Mapping[str, JsonObject]] = {
+    "model": {"description": "Model whose history is included.", "schema": {"type": "string"}},
+    "version": {"description": "Version whose history is included.", "schema": {"type": "string"}},
     "signature": {"description": "Signature to use instead of the default one.", "schema": {"type": "string"}},
     "open": {
         "description": "Scopes to draw expanded.",

@@ -162,7 +162,9 @@ def _of_page(page: Page) -> list[HttpRoute]:
             HttpRoute("GET", file.path, file.answer, file.summary, {file.kind.partition(";")[0]: ""}, is_open=True)
             for file in page.files
         ),
-        HttpRoute("GET", "/status", page.status, "Data of the status page", {_JSON: "Status"}),
+        HttpRoute(
+            "GET", "/status", page.status, "Data of the status page", {_JSON: "Status"}, query=("model", "version")
+        ),
         HttpRoute(
             "GET",
             graph,

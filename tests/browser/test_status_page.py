@@ -14,6 +14,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import OpError
+from aioflow.serve.page.status import CounterHistory
 from tests.browser.chromium import Chromium, chromium
 from tests.serve.folders import SECONDS, rows, save_model, scaled, summed
 from tests.serve.service import Server, ServerOptions, asked, serving
@@ -70,12 +71,13 @@ async def test_page_shows_the_models_and_their_statistics(browser: Chromium, mod
             assert (await client.post("/v2/models/double/infer", json=asked(rows(2)))).status_code == 200
         assert (await client.post("/v2/models/double/infer", json={})).status_code == 400
         await tab.until("document.querySelector('#outcomes').innerText.includes('answered\\t3\\t3')")
-        assert "refused: the request was wrong\t1\t1" in await tab.text("#outcomes")
+        assert "invalid request\t1\t1" in await tab.text("#outcomes")
         assert await tab.text("#detail-title") == "double, version 1"
         assert (await tab.text("#tensors")).split("\n") == ["input\tx\tFP32\t[any, 3]", "output\ty\tFP32\t[any, 3]"]
         assert (await tab.text("#sizes")).split() == ["2", "rows", "3"]
         assert (await tab.text("#quantiles")).startswith("p50 ")
         assert "aioflow_request_seconds" in await tab.text("#window")
+        assert "onnxruntime" in await tab.text("#engine")
         # The page sends requests only to the service, and does not violate its own security policy.
         assert {url.startswith(server.url) for url in tab.asked} == {True}, tab.asked
         assert tab.complaints == []
@@ -107,12 +109,34 @@ async def test_model_can_be_tried(browser: Chromium, models: Any) -> None:
         assert tab.complaints == []
 
 
+async def test_charts_show_the_recent_past(browser: Chromium, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short_intervals(start: float) -> CounterHistory:
+        return CounterHistory(start, 60.0, 0.2)
+
+    monkeypatch.setattr("aioflow.serve.page.status.CounterHistory", short_intervals)
+    async with serving(models) as (server, client):
+        tab = await browser.open(f"{server.url}/#double/1")
+        await tab.until("document.querySelectorAll('#models tr').length === 3")
+        assert (await client.post("/v2/models/double/infer", json=asked(rows(2)))).status_code == 200
+        await tab.until("document.querySelector('#batch-chart svg').ariaLabel.includes('highest: 2')")
+        assert "highest: " in await tab.text("#latency-chart")
+        assert await tab.value("document.querySelectorAll('#rate-chart .line').length") == 1
+        assert await tab.value("document.querySelectorAll('#latency-chart .line').length") == 2
+        assert await tab.value("document.querySelector('#lag-chart .line').getAttribute('d').includes('L')")
+        # Another model has no requests yet.
+        await tab.value("location.hash = '#layers/1'")
+        await tab.until("document.querySelector('#rate-chart strong').innerText === '0'")
+        assert "highest: 0" in await tab.text("#rate-chart")
+        assert "highest" not in await tab.text("#batch-chart")
+        assert tab.complaints == []
+
+
 async def test_large_numbers_are_shown_exactly(browser: Chromium, tmp_path: Path) -> None:
-    """JavaScript's numbers have 53 bits, and JSON has no NaN."""
+    """JavaScript's numbers have 53 bits."""
 
     def build() -> Any:
-        x, z = af.placeholder("int64", [None], name="x"), af.placeholder("float32", [None], name="z")
-        return {"x": x, "z": z}, {"y": x + af.constant(2**62 + 1, "int64"), "w": z / z}
+        x = af.placeholder("int64", [None], name="x")
+        return {"x": x}, {"y": x + af.constant(2**62 + 1, "int64")}
 
     await save_model(tmp_path / "m", build)
     async with serving({"m": tmp_path / "m"}) as (server, _):
@@ -120,7 +144,22 @@ async def test_large_numbers_are_shown_exactly(browser: Chromium, tmp_path: Path
         await tab.until("document.querySelector('#request').value")
         await tab.value("document.querySelector('#trying button').click()")
         await tab.until("document.querySelector('#answer').innerText.includes('4611686018427387905')")
-        assert "NaN" in await tab.text("#answer")
+
+
+async def test_nan_is_refused_with_the_remedy(browser: Chromium, tmp_path: Path) -> None:
+    """JSON has no NaN."""
+
+    def build() -> Any:
+        x = af.placeholder("float32", [None], name="x")
+        return {"x": x}, {"y": x / x}
+
+    await save_model(tmp_path / "m", build)
+    async with serving({"m": tmp_path / "m"}) as (server, _):
+        tab = await browser.open(server.url)
+        await tab.until("document.querySelector('#request').value")
+        await tab.value("document.querySelector('#trying button').click()")
+        await tab.until("document.querySelector('#answer').innerText.includes('NaN')")
+        assert "binary" in await tab.text("#answer")
 
 
 async def test_graph_is_drawn_and_opened_by_the_keyboard(browser: Chromium, models: Any) -> None:

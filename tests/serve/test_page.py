@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import aioflow as af
-from aioflow.serve import Repository
+from aioflow.serve import ModelSource, Repository
+from aioflow.serve.lag import LoopLag
+from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.tally import BOUNDS
 from tests.serve.folders import rows, save_model, scaled, summed
 from tests.serve.service import ServerOptions, asked, create_app, httpx, serving
 
 from starlette.applications import Starlette  # isort: skip  # after the importorskip of `tests.serve.service`
 from starlette.routing import Mount  # isort: skip
-from aioflow.serve.page.status import CounterHistory, quantile  # isort: skip
+from aioflow.serve.page.status import CounterHistory, ServiceStatus, quantile  # isort: skip
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -54,6 +57,50 @@ def test_history_counts_the_gain_of_its_window() -> None:
     assert history.gained("m", (200, 7)) == (70, 7)
     assert history.gained("m", (3, 0)) == (3, 0)  # the counter was restarted
     assert history.gained("new", (2,)) == (2,)
+
+
+def test_history_has_the_gain_of_each_interval() -> None:
+    history = CounterHistory(100.0, seconds=60.0, interval=10.0)
+    history.note(110.0, {"m": (5, 1)})
+    history.note(122.0, {"m": (9, 1)})
+    assert list(history.intervals("m", (9, 2), 124.0)) == [(14.0, 10.0, (5, 1)), (2.0, 12.0, (4, 0))]
+    # The last interval is not complete.
+    assert list(history.intervals("m", (9, 2), 127.0))[-1] == (0.0, 5.0, (0, 1))
+    history.note(132.0, {"m": (1, 0)})  # restarted
+    assert [gained for _, _, gained in history.intervals("m", (1, 0), 132.0)] == [(5, 1), (4, 0), (1, 0)]
+    assert [gained for _, _, gained in history.intervals("new", (3,), 142.0)] == [(0,), (0,), (0,), (3,)]
+
+
+async def test_status_has_the_history_of_one_version(tmp_path: Path) -> None:
+    await save_model(tmp_path / "m", scaled(2))
+    async with serving({"m": tmp_path / "m"}) as (server, client):
+        now = asyncio.get_running_loop().time()
+        clock = [now]
+        status = ServiceStatus(server.repository, RequestAdmission(None), LoopLag(), lambda: clock[0])
+        status.document()
+        for _ in range(2):
+            for _ in range(4):
+                assert (await client.post("/v2/models/m/infer", json=asked(rows(3)))).status_code == 200
+            clock[0] += 10.0
+            history = status.document("m", "1")["history"]
+        assert history["age_seconds"] == [10.0, 0.0]
+        assert history["requests_per_second"] == [0.4, 0.4]
+        assert history["rows_per_batch"] == [3.0, 3.0]
+        assert all(0 < p50 <= p99 for p50, p99 in zip(history["p50_seconds"], history["p99_seconds"], strict=True))
+        assert history["loop_lag_p99_seconds"] == [None, None]  # not measured here
+        for name, version in (("", ""), ("m", "2"), ("no", "1")):
+            assert status.document(name, version)["history"]["requests_per_second"] == []
+        assert (await client.get("/status?model=m&version=1")).json()["history"]["age_seconds"] == []
+
+
+async def test_status_lists_the_newest_version_first(tmp_path: Path) -> None:
+    for version in (2, 10, 9):
+        await save_model(tmp_path / "m" / str(version), scaled(2))
+    await save_model(tmp_path / "a", scaled(2))
+    sources = {"m": ModelSource(str(tmp_path / "m"), versions=None), "a": tmp_path / "a"}
+    async with serving(sources) as (_, client):
+        models = (await client.get("/status")).json()["models"]
+        assert [(each["name"], each["version"]) for each in models] == [("a", "1"), ("m", "10"), ("m", "9"), ("m", "2")]
 
 
 async def test_status_counts_the_responses(tmp_path: Path) -> None:
@@ -132,7 +179,7 @@ async def test_page_uses_only_its_own_files(tmp_path: Path) -> None:
             text = (await client.get(f"/{script}")).text
             more = [f"page/{name}" for name in re.findall(r'from "\./(.*?)"', text)]
             scripts += [each for each in more if each not in scripts]
-        assert len(scripts) == 7
+        assert len(scripts) == 8
         for path in {*links, *scripts}:
             response = await client.get(f"/{path}")
             assert response.status_code == 200, path

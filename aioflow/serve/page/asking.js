@@ -1,4 +1,4 @@
-// Questions to the service, with the token, if it wants one. Addresses are relative: it may be mounted anywhere.
+// Requests to the service, with the token if there is one. URLs are relative, since the service may be mounted anywhere.
 
 const KEPT = "aioflow-token";
 let token = sessionStorage.getItem(KEPT);
@@ -11,12 +11,12 @@ export function setToken(text) {
   else sessionStorage.setItem(KEPT, text);
 }
 
-// A header holds Latin letters only: what has others is no token of any service.
+// A header can have ASCII only, and so do all tokens.
 function headers() {
   return token && /^[\x21-\x7e]+$/.test(token) ? { Authorization: `Bearer ${token}` } : {};
 }
 
-// The text of an answer, whatever its status.
+// Return the status and text of a response, whatever the status.
 export async function ask(path, body) {
   const options = { headers: headers(), cache: "no-store", credentials: "omit" };
   if (body !== undefined) {
@@ -28,16 +28,16 @@ export async function ask(path, body) {
   return { status: answer.status, text: await answer.text() };
 }
 
-// What an answer says was wrong; for people.
+// The error message in a response.
 export function said(answer) {
   try {
     const { error } = JSON.parse(answer.text);
     if (typeof error === "string") return error;
-  } catch { /* it is no JSON, then it is shown as it is */ }
+  } catch { /* not JSON: shown unchanged */ }
   return answer.text || `status ${answer.status}`;
 }
 
-// A picture, as an element. An XMLHttpRequest reads it without its text ever becoming markup of this page.
+// Return a picture as an element. XMLHttpRequest parses it as a separate document, never as markup of this page.
 export async function askPicture(path) {
   const request = new XMLHttpRequest();
   await new Promise((resolve, reject) => {
@@ -49,5 +49,5 @@ export async function askPicture(path) {
     request.send();
   });
   if (request.status === 200 && request.response) return document.adoptNode(request.response.documentElement);
-  throw new Error(said(await ask(path))); // once more, for what it says
+  throw new Error(said(await ask(path))); // once more, for the message
 }

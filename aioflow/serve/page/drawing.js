@@ -1,4 +1,4 @@
-// What is put on the page: always as elements and text, never as markup.
+// Content of the page. It is always inserted as elements and text, never as markup.
 
 export function element(kind, text = "", properties = {}) {
   const made = document.createElement(kind);
@@ -9,7 +9,7 @@ export function element(kind, text = "", properties = {}) {
 
 export function put(id, text) {
   const found = document.getElementById(id);
-  if (found.textContent !== text) found.textContent = text; // an equal text is not to be read out again
+  if (found.textContent !== text) found.textContent = text; // screen readers read out every change, even to an equal text
   return found;
 }
 
@@ -18,7 +18,7 @@ export function badge(where, text, kind) {
   if (where.textContent !== text) where.textContent = text;
 }
 
-// Rows of a table that stay the elements they are while their key is the same, so that the focus stays where it is.
+// Update the rows of a table. Rows with the same key keep their elements, and so the focus.
 export function rows(body, items, key, make, update) {
   const old = new Map([...body.children].map((row) => [row.dataset.key, row]));
   const found = items.map((item) => {
@@ -32,7 +32,7 @@ export function rows(body, items, key, make, update) {
     body.replaceChildren(...found);
 }
 
-// A row whose cells are texts; the first one is its head.
+// A row of text cells; the first is its header.
 export function plainRow(classes) {
   const row = document.createElement("tr");
   classes.forEach((name, at) => row.append(element(at ? "td" : "th", "", { className: name })));

@@ -1,4 +1,4 @@
-// Numbers for people.
+// Numbers as text.
 
 const NONE = "–";
 
@@ -14,7 +14,7 @@ export function seconds(value) {
   if (value === null || value === undefined) return NONE;
   const [factor, unit] = value >= 1 ? [1, "s"] : value >= 0.001 ? [1e3, "ms"] : [1e6, "µs"];
   const scaled = value * factor;
-  return `${scaled >= 100 ? Math.round(scaled) : Number(scaled.toPrecision(3))} ${unit}`;
+  return `${decimal(scaled)} ${unit}`;
 }
 
 export function span(value) {
@@ -31,10 +31,12 @@ export function bytes(value) {
   return `${value} B`;
 }
 
+export function decimal(value) {
+  return value >= 100 ? Math.round(value) : Number(value.toPrecision(3));
+}
+
 export function rate(events, duration) {
-  if (!(duration > 0)) return NONE;
-  const found = events / duration;
-  return found >= 100 ? count(Math.round(found)) : String(Number(found.toPrecision(2)));
+  return duration > 0 ? count(decimal(events / duration)) : NONE;
 }
 
 export function shape(sizes) {

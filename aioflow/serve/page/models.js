@@ -1,15 +1,16 @@
-// The table of models, and what is told of the one that was chosen.
+// The table of models, and the details of the chosen one.
 
+import { chart } from "./charts.js";
 import { badge, bars, element, fill, plainRow, put, rows } from "./drawing.js";
-import { bytes, count, plural, rate, seconds, shape, span } from "./formats.js";
+import { bytes, count, decimal, plural, rate, seconds, shape, span } from "./formats.js";
 
 const KINDS = { READY: "good", UNAVAILABLE: "bad" };
 const OUTCOMES = {
   ok: "answered",
-  refused: "refused: the request was wrong",
-  overloaded: "rejected: the queue was full, or it was not ready",
-  late: "expired: not answered in time",
-  gone: "given up by the client",
+  refused: "invalid request",
+  overloaded: "rejected: queue full, or not ready",
+  late: "timed out",
+  gone: "client disconnected",
   failed: "failed",
 };
 const MOST_BARS = 12;
@@ -22,17 +23,17 @@ export function showService(status) {
   const { server, loop_lag: lag, memory } = status;
   badge(document.getElementById("readiness"), server.ready ? "ready" : "not ready", server.ready ? "good" : "");
   put("version", server.version);
-  put("process", `process ${server.process}, for ${span(server.uptime_seconds)}`);
+  put("process", `process ${server.process}, up ${span(server.uptime_seconds)}`);
   put("lag", `p50 ${seconds(lag.p50_seconds)}, p99 ${seconds(lag.p99_seconds)}, worst ${seconds(lag.worst_seconds)}`);
   put("resident", bytes(memory.resident_bytes));
-  const limit = memory.weight_limit === null ? "no budget" : `${bytes(memory.weight_bytes)} of ${bytes(memory.weight_limit)}`;
+  const limit = memory.weight_limit === null ? "no limit set" : `${bytes(memory.weight_bytes)} of ${bytes(memory.weight_limit)}`;
   put("weights", limit);
   const pending = status.models.reduce((sum, { served }) => sum + (served ? served.pending_requests : 0), 0);
-  put("requests", `${count(pending)}, with ${bytes(memory.request_bytes)}`);
+  put("requests", `${count(pending)} (${bytes(memory.request_bytes)})`);
   put(
     "window",
-    `Requests/s, p50, p99 and what was not answered are of the last ${span(server.window_seconds)}. The quantiles are read ` +
-      "off the buckets of the histogram aioflow_request_seconds, from when a request was read until its answer was given.",
+    `Requests/s, p50, p99 and errors of the last ${span(server.window_seconds)}. Latency is from the end of reading a request ` +
+      "until its response is ready; quantiles are estimated from the buckets of aioflow_request_seconds.",
   );
 }
 
@@ -61,7 +62,7 @@ export function showModels(status, chosen) {
 }
 
 function modelRow(model) {
-  const row = plainRow(["", "", "", "number", "number", "number", "number", "number"]);
+  const row = plainRow(["", "", "", "number", "number minor", "number", "number minor", "number minor"]);
   row.children[0].append(element("a", model.name, { href: `#${keyOf(model)}` }));
   row.children[1].textContent = model.version || "–";
   row.children[2].append(element("span"));
@@ -95,8 +96,8 @@ function showTensors(signature) {
   put(
     "batched",
     signature.is_batched
-      ? "Requests that come together share a step: their rows go along the first axis."
-      : "Each request is a step of its own: they take turns.",
+      ? "Concurrent requests share a step: their rows are joined along the first axis."
+      : "Requests are not batched: each is a step of its own.",
   );
 }
 
@@ -112,8 +113,8 @@ function showOutcomes(served, window) {
   );
   put(
     "queue",
-    `Now: ${count(served.pending_requests)} under way, ${count(served.waiting_requests)} of them waiting with ` +
-      `${plural(served.waiting_rows, "row")}, ${plural(served.running_steps, "step")} running.`,
+    `Now: ${count(served.pending_requests)} in progress; ${count(served.waiting_requests)} of them ` +
+      `(${plural(served.waiting_rows, "row")}) wait for a step; ${plural(served.running_steps, "step")} running.`,
   );
 }
 
@@ -122,7 +123,7 @@ function showLatency(served, status) {
   const total = recent.latency.reduce((sum, each) => sum + each, 0);
   put(
     "quantiles",
-    total ? `p50 ${seconds(recent.p50_seconds)}, p99 ${seconds(recent.p99_seconds)}` : "No request was answered of late.",
+    total ? `p50 ${seconds(recent.p50_seconds)}, p99 ${seconds(recent.p99_seconds)}` : "No request was answered recently.",
   );
   const bounds = status.latency_bounds;
   const labels = recent.latency.map((_, at) =>
@@ -131,10 +132,10 @@ function showLatency(served, status) {
   const used = recent.latency.flatMap((each, at) => (each ? [at] : []));
   const entries = labels.map((label, at) => [label, recent.latency[at]]).slice(used[0] ?? 0, (used.at(-1) ?? -1) + 1);
   bars(document.getElementById("latency"), entries, "Requests by latency");
-  put("latency-note", `Of ${plural(total, "answered request")} in the last ${span(status.server.window_seconds)}.`);
+  put("latency-note", `${plural(total, "answered request")} in the last ${span(status.server.window_seconds)}.`);
 }
 
-// Every size where there are few, or powers of two.
+// All sizes if they are few, else powers of two.
 function grouped(sizes) {
   if (sizes.length <= MOST_BARS) return sizes.map(([size, number]) => [rowsText(size, size), number]);
   const found = new Map();
@@ -155,11 +156,25 @@ function showSteps(steps) {
   put(
     "steps",
     steps.count
-      ? `${plural(steps.count, "step")}, in the mean of ${Number((steps.rows / steps.count).toPrecision(3))} rows and ` +
-          `${seconds(mean(steps.compute_seconds, steps.count))}. In the mean a request waited ` +
-          `${seconds(mean(steps.queue_seconds, steps.answered))} for its step.`
-      : "There was no step yet.",
+      ? `${plural(steps.count, "step")}. Average batch: ${plural(decimal(steps.rows / steps.count), "row")}. Average step: ` +
+          `${seconds(mean(steps.compute_seconds, steps.count))}. Average wait for a step: ` +
+          `${seconds(mean(steps.queue_seconds, steps.answered))}.`
+      : "No step yet.",
   );
-  put("engine", steps.engine ? `${steps.engine} computes the parts of them that it supports.` : "").hidden = !steps.engine;
+  put("engine", steps.engine ? `Engine: ${steps.engine}, and aioflow's kernels for what it does not support.` : "Engine: aioflow's kernels.");
   bars(document.getElementById("sizes"), grouped(steps.sizes), "Steps by rows");
+}
+
+// The charts: `isServed` is false if the chosen model is not ready.
+export function showHistory({ history }, isServed) {
+  const ages = history.age_seconds;
+  const at = (id) => document.getElementById(id);
+  const each = (value) => (value === null || value === undefined ? "–" : String(decimal(value)));
+  chart(at("lag-chart"), "Event loop lag, p99", seconds, ages, [["", history.loop_lag_p99_seconds]]);
+  if (!isServed) return;
+  // The history of a model that has just been chosen comes with the next status.
+  const own = history.requests_per_second.length ? ages : [];
+  chart(at("rate-chart"), "Requests per second", each, own, [["", history.requests_per_second]]);
+  chart(at("latency-chart"), "Latency", seconds, own, [["p50", history.p50_seconds], ["p99", history.p99_seconds]]);
+  chart(at("batch-chart"), "Average batch, rows", each, own, [["", history.rows_per_batch]]);
 }

@@ -1,21 +1,21 @@
-// The page: asks how the service is while somebody looks, and has it shown.
+// The page: polls the status of the service while it is visible, and shows it.
 
 import { ask, askPicture, said, setToken, TokenNeeded } from "./asking.js";
 import { element, put } from "./drawing.js";
 import { seconds } from "./formats.js";
-import { keyOf, showModel, showModels, showService } from "./models.js";
+import { keyOf, showHistory, showModel, showModels, showService } from "./models.js";
 import { showPicture } from "./picture.js";
 import { example, laidOut } from "./trying.js";
 
 const INTERVAL = 2000; // milliseconds
 const at = (id) => document.getElementById(id);
-const drafts = new Map(); // what was written into the form, by model and signature
-const opened = new Map(); // scopes, by model and signature
+const drafts = new Map(); // edited requests of the form, by model and signature
+const opened = new Map(); // opened scopes, by model and signature
 let status = null;
-let shown = ""; // the model and signature whose form and picture are there
+let shown = ""; // the model and signature of the form and the picture
 let timer = 0;
 
-// -- what is chosen ---------------------------------------------------------------------------------------------------
+// -- the chosen model --------------------------------------------------------------------------------------------------
 
 function chosenModel() {
   const wanted = location.hash.slice(1);
@@ -36,7 +36,7 @@ function chosenSignature(model) {
   return signatures.find(({ name }) => name === select.value);
 }
 
-// -- what is shown ----------------------------------------------------------------------------------------------------
+// -- showing ----------------------------------------------------------------------------------------------------------
 
 function show() {
   const model = chosenModel();
@@ -48,6 +48,7 @@ function show() {
   if (!model) return;
   const signature = model.served && chosenSignature(model);
   showModel(status, model, signature);
+  showHistory(status, Boolean(signature));
   if (!signature) return;
   const key = `${keyOf(model)}\n${signature.name}`;
   if (key === shown) return;
@@ -68,14 +69,16 @@ function prefill(signature, draft) {
 async function look() {
   clearTimeout(timer);
   try {
-    const answer = await ask("status");
+    const model = status && chosenModel();
+    const query = model ? `?${new URLSearchParams({ model: model.name, version: model.version })}` : "";
+    const answer = await ask(`status${query}`);
     if (answer.status !== 200) throw new Error(said(answer));
     status = JSON.parse(answer.text);
     problem("");
     show();
   } catch (error) {
     if (error instanceof TokenNeeded) return askForToken();
-    problem(`The service does not answer, and is asked again: ${error.message}. What is shown is old.`);
+    problem(`The service does not answer (${error.message}). Trying again; the data below is out of date.`);
   }
   clearTimeout(timer);
   if (!document.hidden) timer = setTimeout(look, INTERVAL);
@@ -115,7 +118,7 @@ async function send() {
   const begun = performance.now();
   try {
     const answer = await ask(path, at("request").value);
-    if (key !== shown) return; // another model was chosen meanwhile
+    if (key !== shown) return; // another model has been chosen
     const ok = answer.status === 200;
     put("answer-title", `${ok ? "Answered" : `Refused with status ${answer.status}`} after ${seconds((performance.now() - begun) / 1000)}`);
     put("answer", ok ? laidOut(answer.text) : said(answer)).hidden = false;
@@ -161,7 +164,7 @@ async function draw() {
     showPicture(picture);
   } catch (error) {
     if (error instanceof TokenNeeded) return askForToken();
-    if (key === shown) put("graph-problem", `It cannot be drawn: ${error.message}`);
+    if (key === shown) put("graph-problem", `The graph cannot be drawn: ${error.message}`);
   } finally {
     at("picture").classList.remove("busy");
   }
@@ -200,11 +203,12 @@ at("graph").addEventListener("toggle", () => {
   if (at("graph").open && !at("picture").childElementCount) draw();
 });
 
-// -- begin ------------------------------------------------------------------------------------------------------------
+// -- start ------------------------------------------------------------------------------------------------------------
 
 addEventListener("hashchange", () => {
   if (!status) return;
   show();
+  look(); // for the history of the chosen model
   at("detail").focus({ preventScroll: true });
 });
 document.addEventListener("visibilitychange", () => {

@@ -6,11 +6,11 @@ import asyncio
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from itertools import accumulate
-from typing import Final, NoReturn, TypeAlias
+from itertools import accumulate, pairwise
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 
 from starlette.datastructures import QueryParams
 from starlette.types import Receive, Scope, Send
@@ -67,10 +67,30 @@ class CounterHistory:
 
     def gained(self, key: Hashable, counts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the increase of `counts` since the oldest sample."""
-        before = self._kept[0][1].get(key)
-        if before is None or any(new < old for new, old in zip(counts, before, strict=True)):
-            return counts  # they restarted since
-        return tuple(new - old for new, old in zip(counts, before, strict=True))
+        return _increase(self._kept[0][1].get(key), counts)
+
+    def intervals(self, key: Hashable, counts: tuple[int, ...], now: float) -> Iterator[CounterInterval]:
+        """Yield the increase between each two samples, and, if it is not too short to tell a rate, since the last."""
+        samples = [(time, counters.get(key)) for time, counters in self._kept]
+        if now - samples[-1][0] >= self.interval / 2:
+            samples.append((now, counts))
+        for (begin, before), (end, after) in pairwise(samples):
+            zeros = (0,) * len(counts)
+            yield CounterInterval(now - end, end - begin, _increase(before, after) if after else zeros)
+
+
+class CounterInterval(NamedTuple):
+    """The increase of counters in an interval: the age of its end and its length, in seconds."""
+
+    age: float
+    seconds: float
+    gained: tuple[int, ...]
+
+
+def _increase(before: tuple[int, ...] | None, after: tuple[int, ...]) -> tuple[int, ...]:
+    if before is None or any(new < old for new, old in zip(after, before, strict=True)):
+        return after  # they restarted since
+    return tuple(new - old for new, old in zip(after, before, strict=True))
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], q: float) -> float | None:
@@ -155,8 +175,13 @@ class ServiceStatus:
         self._history.note(now, counters)
         return self._history
 
-    def document(self) -> JsonObject:
-        """Return all data of the page. Seconds, bytes and rows are plain numbers; unknown values are None."""
+    def document(self, name: str = "", version: str = "") -> JsonObject:
+        """Return all data of the page. Seconds, bytes and rows are plain numbers; unknown values are None.
+
+        Args:
+            name: Name of the model whose history is included.
+            version: Its version.
+        """
         history, now = self._noted(), self._clock()
         served = {(each.name, str(each.version)): each for each in self._repository.served()}
         lag = _quantiles(LAG_BOUNDS, history.gained(_LAG, tuple(self._lag.histogram)))
@@ -184,8 +209,25 @@ class ServiceStatus:
             "latency_bounds": list(BOUNDS),
             "models": [
                 self._line(entry, served.get((entry.name, entry.version)), history)
-                for entry in self._repository.index()
+                for entry in _newest_first(self._repository.index())
             ],
+            "history": self._series(history, now, served.get((name, version))),
+        }
+
+    def _series(self, history: CounterHistory, now: float, model: ServedModel | None) -> JsonObject:
+        """Return lists with an entry for each interval, the oldest first; without a model, those of requests are empty."""
+        lags = list(history.intervals(_LAG, tuple(self._lag.histogram), now))
+        found = [] if model is None else list(history.intervals((model.name, model.version), _counts(model), now))
+        parts = [_Counts.of(each.gained) for each in found]
+        quantiles = [_quantiles(BOUNDS, each.latency) for each in parts]
+        rates = [each.outcomes["ok"] / interval.seconds for each, interval in zip(parts, found, strict=True)]
+        return {
+            "age_seconds": [each.age for each in lags],
+            "loop_lag_p99_seconds": [quantile(LAG_BOUNDS, each.gained, 0.99) for each in lags],
+            "requests_per_second": rates,
+            "p50_seconds": [each["p50_seconds"] for each in quantiles],
+            "p99_seconds": [each["p99_seconds"] for each in quantiles],
+            "rows_per_batch": [each.rows / each.batches if each.batches else None for each in parts],
         }
 
     def _line(self, entry: IndexEntry, model: ServedModel | None, history: CounterHistory) -> JsonObject:
@@ -199,8 +241,7 @@ class ServiceStatus:
         }
 
     def _served(self, model: ServedModel, history: CounterHistory) -> JsonObject:
-        gained = history.gained((model.name, model.version), _counts(model))
-        recent, latency = gained[: len(OUTCOMES)], gained[len(OUTCOMES) :]
+        recent = _Counts.of(history.gained((model.name, model.version), _counts(model)))
         found = [call.statistics() for call in model.all_calls]
         return {
             "signatures": [
@@ -219,9 +260,9 @@ class ServiceStatus:
             "running_steps": sum(each.running_batches for each in found),
             "outcomes": dict(model.tally.outcomes),
             "recent": {
-                "outcomes": dict(zip(OUTCOMES, recent, strict=True)),
-                "latency": list(latency),
-                **_quantiles(BOUNDS, latency),
+                "outcomes": recent.outcomes,
+                "latency": list(recent.latency),
+                **_quantiles(BOUNDS, recent.latency),
             },
             "steps": {
                 "count": sum(each.batches for each in found),
@@ -235,8 +276,29 @@ class ServiceStatus:
         }
 
 
+class _Counts(NamedTuple):
+    """Counters of a model: requests by outcome and by duration, and batches with their rows."""
+
+    outcomes: dict[str, int]
+    latency: tuple[int, ...]
+    batches: int
+    rows: int
+
+    @classmethod
+    def of(cls, counts: tuple[int, ...]) -> _Counts:
+        """Return the parts of `_counts`, or of increases of them."""
+        (*requests, batches, rows), outcomes = counts, len(OUTCOMES)
+        return cls(dict(zip(OUTCOMES, requests, strict=False)), tuple(requests[outcomes:]), batches, rows)
+
+
 def _counts(model: ServedModel) -> tuple[int, ...]:
-    return (*(model.tally.outcomes[outcome] for outcome in OUTCOMES), *model.tally.histogram)
+    calls = [call.statistics() for call in model.all_calls]
+    requests = (*(model.tally.outcomes[outcome] for outcome in OUTCOMES), *model.tally.histogram)
+    return (*requests, sum(each.batches for each in calls), sum(each.rows for each in calls))
+
+
+def _newest_first(entries: Sequence[IndexEntry]) -> list[IndexEntry]:
+    return sorted(entries, key=lambda entry: (entry.name, -int(entry.version or 0)))
 
 
 def _quantiles(bounds: Sequence[float], counts: Sequence[int]) -> dict[str, float | None]:
@@ -292,7 +354,16 @@ _FILES: Final = {
     "style.css": ("/page/style.css", _CSS),
     **{
         name: (f"/page/{name}", _SCRIPT)
-        for name in ("page.js", "asking.js", "drawing.js", "formats.js", "models.js", "picture.js", "trying.js")
+        for name in (
+            "page.js",
+            "asking.js",
+            "charts.js",
+            "drawing.js",
+            "formats.js",
+            "models.js",
+            "picture.js",
+            "trying.js",
+        )
     },
 }
 # The browser runs only the scripts of this service, even if data of a model contains markup.
@@ -345,8 +416,9 @@ class Page:
         ]
 
     async def status(self, scope: Scope, receive: Receive, to: Send) -> None:
-        """Send the data of the page."""
-        await answer_json(to, self._status.document())
+        """Send the data of the page, with the history of the version that the query names."""
+        query = QueryParams(scope["query_string"])
+        await answer_json(to, self._status.document(query.get("model", ""), query.get("version", "")))
 
     async def graph(self, scope: Scope, receive: Receive, to: Send) -> None:
         """Send the placed graph of a version, as SVG."""

@@ -1,4 +1,4 @@
-// A request that somebody writes by hand: an example to begin with, and what came of it.
+// The form for requests by hand: an example request, and the layout of the response.
 
 const MOST_ELEMENTS = 200_000;
 const MOST_SHOWN = 30_000; // characters
@@ -17,12 +17,12 @@ function fraction(at) {
   return String((at % 10) / 10);
 }
 
-// Whole numbers are often places in something: 0 is one of every table.
+// Whole numbers are often indices: 0 is valid in every table.
 function whole() {
   return "0";
 }
 
-// A request of the right form, as text; and what is to be said of it.
+// Return an example request as text, and a note on it.
 export function example(signature) {
   let note = "";
   const inputs = signature.inputs.map((tensor) => {
@@ -30,21 +30,21 @@ export function example(signature) {
     const elements = sizes.reduce((product, size) => product * size, 1);
     let data = [];
     if (elements <= MOST_ELEMENTS) data = Array.from({ length: elements }, (_, at) => (VALUES[tensor.datatype] ?? whole)(at));
-    else note = `Input ${tensor.name} has ${elements.toLocaleString("en")} elements: too many to be written here. `;
+    else note = `Input ${tensor.name} has ${elements.toLocaleString("en")} elements, too many for this form. `;
     const head = `"name": ${JSON.stringify(tensor.name)}, "datatype": "${tensor.datatype}", "shape": [${sizes.join(", ")}]`;
     return `    {${head}, "data": [${data.join(", ")}]}`;
   });
   if (signature.inputs.some((tensor) => tensor.shape.includes(-1)))
-    note += "Sizes that are open are 1 in the example; others do as well.";
+    note += "Open sizes are 1 in the example; other sizes are possible.";
   const more = signature.is_default ? "" : `,\n  "parameters": {"signature": ${JSON.stringify(signature.name)}}`;
   return { text: `{\n  "inputs": [\n${inputs.join(",\n")}\n  ]${more}\n}`, note };
 }
 
-// JSON with a line for each member. It is laid out as text: its numbers stay as they were sent, large ones and NaN too.
+// JSON with a line for each member. It is formatted as text, so that large numbers stay exact.
 export function laidOut(text) {
   let made = "";
   let depth = 0;
-  const flat = []; // of each bracket that is open, whether what is in it stays on its line
+  const flat = []; // for each open bracket, whether its content stays on one line
   for (let at = 0; at < text.length && made.length <= MOST_SHOWN; at++) {
     const sign = text[at];
     const line = `\n${"  ".repeat(depth)}`;
@@ -64,7 +64,7 @@ export function laidOut(text) {
     else if (sign === ":") made += ": ";
     else if (!/\s/.test(sign)) made += sign;
   }
-  return made.length > MOST_SHOWN ? `${made.slice(0, MOST_SHOWN)} …\n(${text.length.toLocaleString("en")} characters in all)` : made;
+  return made.length > MOST_SHOWN ? `${made.slice(0, MOST_SHOWN)} …\n(${text.length.toLocaleString("en")} characters in total)` : made;
 }
 
 function endOfString(text, begin) {
