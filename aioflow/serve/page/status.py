@@ -215,7 +215,7 @@ class ServiceStatus:
         }
 
     def _series(self, history: CounterHistory, now: float, model: ServedModel | None) -> JsonObject:
-        """Return lists with an entry for each interval, the oldest first; without a model, those of requests are empty."""
+        """Return a value for each interval, the oldest first; without a model, those of requests are empty."""
         lags = list(history.intervals(_LAG, tuple(self._lag.histogram), now))
         found = [] if model is None else list(history.intervals((model.name, model.version), _counts(model), now))
         parts = [_Counts.of(each.gained) for each in found]
