@@ -243,6 +243,15 @@ _QUERY: Final[Mapping[str, JsonObject]] = {
 }
 
 
+_TAGS: Final = (  # names, prefixes of their paths, descriptions; the first with a matching prefix counts
+    ("Models", ("/v2/models",), "Calls of models, and what they expect: the Open Inference Protocol, version 2."),
+    ("Service", ("/v2/health", "/v2/repository"), "Health, and loading and unloading of models."),
+    ("TensorFlow Serving", ("/v1/",), "The same models for clients of TensorFlow Serving."),
+    ("Monitoring", ("/metrics", "/openapi.json", "/status", "/v2"), "Metrics, status, and this document."),
+    ("Pages", ("/",), "The pages of the service and their files."),
+)
+
+
 def openapi_document(lines: Sequence[HttpRoute], needs_token: Callable[[HttpRoute], bool]) -> JsonObject:
     """Return the document in OpenAPI 3.1.
 
@@ -263,13 +272,14 @@ def openapi_document(lines: Sequence[HttpRoute], needs_token: Callable[[HttpRout
             "version": RELEASE,
             "description": "Model serving by the Open Inference Protocol, version 2, and by TensorFlow Serving's API.",
         },
+        "tags": [{"name": name, "description": description} for name, _, description in _TAGS],
         "paths": paths,
         "components": components,
     }
 
 
 def _operation(line: HttpRoute, needs_token: bool) -> JsonObject:
-    made: JsonObject = {"summary": line.summary, "operationId": _identifier(line)}
+    made: JsonObject = {"summary": line.summary, "operationId": _identifier(line), "tags": [_tag(line.path)]}
     parameters = [
         {"name": name, "in": "path", "required": True, **_PARAMETERS[name]}
         for name in re.findall(r"{(\w+)}", line.path)
@@ -286,6 +296,10 @@ def _operation(line: HttpRoute, needs_token: bool) -> JsonObject:
     if needs_token:
         made["security"] = [{"token": []}]
     return made
+
+
+def _tag(path: str) -> str:
+    return next(name for name, prefixes, _ in _TAGS if path.startswith(prefixes))
 
 
 def _identifier(line: HttpRoute) -> str:

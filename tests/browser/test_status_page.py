@@ -109,6 +109,35 @@ async def test_model_can_be_tried(browser: Chromium, models: Any) -> None:
         assert tab.complaints == []
 
 
+async def test_page_of_the_api_describes_and_calls_its_operations(browser: Chromium, models: Any) -> None:
+    async with serving(models, where=ServerOptions(port=0, token="secret")) as (server, _):
+        tab = await browser.open(f"{server.url}/docs")
+        await tab.until("!document.querySelector('#entry').hidden")
+        await tab.type("secret")
+        await tab.press("Enter")
+        await tab.until("document.querySelectorAll('.operation').length > 20")
+        assert await tab.value("[...document.querySelectorAll('h2')].map((each) => each.innerText)") == [
+            "Models", "Service", "TensorFlow Serving", "Monitoring", "Pages", "A token is needed",
+        ]  # fmt: skip
+        infer = "document.getElementById('post_v2_models_model_infer')"
+        await tab.value(f"{infer}.open = true")
+        await tab.until(f"{infer}.innerText.includes('inputs[].datatype')")
+        assert "Timeout in microseconds" in await tab.value(f"{infer}.innerText")
+        request = json.dumps(asked(rows(2)))
+        await tab.value(
+            f"(() => {{ const form = {infer}.querySelector('form'); form.elements.model.value = 'double';"
+            f"form.querySelector('textarea').value = {json.dumps(request)}; form.dispatchEvent(new Event('input'));"
+            f"form.requestSubmit(); }})()"
+        )
+        await tab.until(f"{infer}.querySelector('[role=status]').innerText === 'Status 200'")
+        assert json.loads(await tab.value(f"{infer}.querySelector('[aria-label=Response]').innerText"))["outputs"]
+        command = await tab.value(f"{infer}.querySelector('.command').innerText")
+        assert f"'{server.url}/v2/models/double/infer' -d '" in command
+        assert '-H "Authorization: Bearer $TOKEN"' in command
+        assert {url.startswith(server.url) for url in tab.asked} == {True}, tab.asked
+        assert tab.complaints == []
+
+
 async def test_charts_show_the_recent_past(browser: Chromium, models: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def short_intervals(start: float) -> CounterHistory:
         return CounterHistory(start, 60.0, 0.2)

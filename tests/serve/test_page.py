@@ -164,22 +164,23 @@ async def test_graph_is_an_svg(tmp_path: Path) -> None:
 # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_page_uses_only_its_own_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/", "/docs"])
+async def test_page_uses_only_its_own_files(tmp_path: Path, path: str) -> None:
     await save_model(tmp_path / "m", scaled(2))
     async with serving({"m": tmp_path / "m"}, where=ServerOptions(port=0, token="secret")) as (_, client):
-        page = await client.get("/")
+        page = await client.get(path)
         assert page.headers["Content-Type"] == "text/html; charset=utf-8"
         policy = page.headers["Content-Security-Policy"]
         assert "unsafe" not in policy
         assert re.match(r"default-src 'none'; script-src 'self'; ", policy)
         assert not re.search(r"<style|\son\w+=|\sstyle=|<script(?! type=\"module\" src=)|https?:|//", page.text)
-        links = re.findall(r'(?:href|src)="([^"#]+)"', page.text)
+        links = [*re.findall(r'<link [^>]*href="(.*?)"', page.text), *re.findall(r'src="(.*?)"', page.text)]
         scripts = [link for link in links if link.endswith(".js")]
         for script in scripts:  # grows by the imported scripts
             text = (await client.get(f"/{script}")).text
             more = [f"page/{name}" for name in re.findall(r'from "\./(.*?)"', text)]
             scripts += [each for each in more if each not in scripts]
-        assert len(scripts) == 8
+        assert len(scripts) == {"/": 9, "/docs": 6}[path]
         for path in {*links, *scripts}:
             response = await client.get(f"/{path}")
             assert response.status_code == 200, path

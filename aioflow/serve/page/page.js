@@ -1,7 +1,8 @@
 // The page: polls the status of the service while it is visible, and shows it.
 
-import { ask, askPicture, said, setToken, TokenNeeded } from "./asking.js";
+import { ask, askPicture, said, TokenNeeded } from "./asking.js";
 import { element, put } from "./drawing.js";
+import { askForToken, onToken } from "./entry.js";
 import { seconds } from "./formats.js";
 import { keyOf, showHistory, showModel, showModels, showService } from "./models.js";
 import { showPicture } from "./picture.js";
@@ -87,24 +88,6 @@ async function look() {
 function problem(text) {
   put("problem", text).hidden = !text;
 }
-
-// -- the token --------------------------------------------------------------------------------------------------------
-
-function askForToken() {
-  const was = at("token").value;
-  put("entry-problem", was ? "This is not the token of the service." : "");
-  setToken(null);
-  at("content").hidden = true;
-  at("entry").hidden = false;
-  at("token").value = "";
-  at("token").focus();
-}
-
-at("entry").addEventListener("submit", (event) => {
-  event.preventDefault();
-  setToken(at("token").value.trim());
-  look();
-});
 
 // -- the form ---------------------------------------------------------------------------------------------------------
 
@@ -214,4 +197,5 @@ addEventListener("hashchange", () => {
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && at("entry").hidden) look();
 });
+onToken(look);
 look();

@@ -349,8 +349,10 @@ _HTML: Final = "text/html; charset=utf-8"
 _CSS: Final = "text/css; charset=utf-8"
 _SCRIPT: Final = "text/javascript; charset=utf-8"
 _SVG: Final = b"image/svg+xml; charset=utf-8"
+_TITLES: Final = {"index.html": "The status page", "docs.html": "The page of the HTTP API"}
 _FILES: Final = {
     "index.html": ("/", _HTML),
+    "docs.html": ("/docs", _HTML),
     "style.css": ("/page/style.css", _CSS),
     **{
         name: (f"/page/{name}", _SCRIPT)
@@ -358,7 +360,9 @@ _FILES: Final = {
             "page.js",
             "asking.js",
             "charts.js",
+            "docs.js",
             "drawing.js",
+            "entry.js",
             "formats.js",
             "models.js",
             "picture.js",
@@ -396,7 +400,7 @@ class File:
     @property
     def summary(self) -> str:
         """The description of the file in the OpenAPI document."""
-        return "The status page" if self.kind == _HTML else f"A file of it: {self.name}"
+        return _TITLES.get(self.name, f"A file of the pages: {self.name}")
 
     async def answer(self, scope: Scope, receive: Receive, to: Send) -> None:
         """Send the file."""
