@@ -104,9 +104,9 @@ async def status_page(browser: Chromium, dark: bool) -> bytes:
     """Take the status page of a server under load."""
     with tempfile.TemporaryDirectory() as folder:
         async with loaded_server(Path(folder)) as url:
-            tab = await browser.open(f"{url}/#digits/1", 1180, 790, dark)
+            tab = await browser.open(f"{url}/#digits/1", 1180, 1010, dark)
             await tab.until("document.querySelectorAll('#models tr').length === 2")
-            await asyncio.sleep(20)  # so that the quantiles are those of hundreds of requests
+            await asyncio.sleep(125)  # seconds: a point of the charts every ten, and quantiles of thousands of requests
             return await _visible(tab)
 
 

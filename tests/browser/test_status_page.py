@@ -116,8 +116,8 @@ async def test_page_of_the_api_describes_and_calls_its_operations(browser: Chrom
         await tab.type("secret")
         await tab.press("Enter")
         await tab.until("document.querySelectorAll('.operation').length > 20")
-        assert await tab.value("[...document.querySelectorAll('h2')].map((each) => each.innerText)") == [
-            "Models", "Service", "TensorFlow Serving", "Monitoring", "Pages", "A token is needed",
+        assert await tab.value("[...document.querySelectorAll('#content h2')].map((each) => each.innerText)") == [
+            "Models", "Service", "TensorFlow Serving", "Monitoring", "Pages",
         ]  # fmt: skip
         infer = "document.getElementById('post_v2_models_model_infer')"
         await tab.value(f"{infer}.open = true")
@@ -154,8 +154,7 @@ async def test_charts_show_the_recent_past(browser: Chromium, models: Any, monke
         assert await tab.value("document.querySelector('#lag-chart .line').getAttribute('d').includes('L')")
         # Another model has no requests yet.
         await tab.value("location.hash = '#layers/1'")
-        await tab.until("document.querySelector('#rate-chart strong').innerText === '0'")
-        assert "highest: 0" in await tab.text("#rate-chart")
+        await tab.until("document.querySelector('#rate-chart').innerText.includes('highest: 0')")
         assert "highest" not in await tab.text("#batch-chart")
         assert tab.complaints == []
 

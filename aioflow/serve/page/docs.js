@@ -31,7 +31,7 @@ function show(found) {
     section.append(element("h2", name), element("p", description, { className: "note" }));
     for (const [path, methods] of Object.entries(found.paths))
       for (const [method, operation] of Object.entries(methods))
-        if (operation.tags.includes(name)) section.append(entry(method.toUpperCase(), path, operation));
+        if (operation.tags.includes(name) && !path.startsWith("/page/")) section.append(entry(method.toUpperCase(), path, operation));
     return section;
   });
   at("content").replaceChildren(...sections);

@@ -165,16 +165,17 @@ function showSteps(steps) {
   bars(document.getElementById("sizes"), grouped(steps.sizes), "Steps by rows");
 }
 
-// The charts: `isServed` is false if the chosen model is not ready.
-export function showHistory({ history }, isServed) {
+// The charts. `isServed` is false if the chosen model is not ready. `isOwn` is false if the history is of another model, since
+// that of a model that has just been chosen comes with the next status.
+export function showHistory(history, isServed, isOwn) {
   const ages = history.age_seconds;
   const at = (id) => document.getElementById(id);
   const each = (value) => (value === null || value === undefined ? "–" : String(decimal(value)));
   chart(at("lag-chart"), "Event loop lag, p99", seconds, ages, [["", history.loop_lag_p99_seconds]]);
   if (!isServed) return;
-  // The history of a model that has just been chosen comes with the next status.
-  const own = history.requests_per_second.length ? ages : [];
-  chart(at("rate-chart"), "Requests per second", each, own, [["", history.requests_per_second]]);
-  chart(at("latency-chart"), "Latency", seconds, own, [["p50", history.p50_seconds], ["p99", history.p99_seconds]]);
-  chart(at("batch-chart"), "Average batch, rows", each, own, [["", history.rows_per_batch]]);
+  const own = (values) => (isOwn ? values : []);
+  chart(at("rate-chart"), "Requests per second", each, own(ages), [["", own(history.requests_per_second)]]);
+  const latency = [["p50", own(history.p50_seconds)], ["p99", own(history.p99_seconds)]];
+  chart(at("latency-chart"), "Latency", seconds, own(ages), latency);
+  chart(at("batch-chart"), "Average batch, rows", each, own(ages), [["", own(history.rows_per_batch)]]);
 }

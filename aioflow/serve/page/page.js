@@ -49,7 +49,7 @@ function show() {
   if (!model) return;
   const signature = model.served && chosenSignature(model);
   showModel(status, model, signature);
-  showHistory(status, Boolean(signature));
+  showHistory(status.history, Boolean(signature), status.historyOf === keyOf(model));
   if (!signature) return;
   const key = `${keyOf(model)}\n${signature.name}`;
   if (key === shown) return;
@@ -74,7 +74,7 @@ async function look() {
     const query = model ? `?${new URLSearchParams({ model: model.name, version: model.version })}` : "";
     const answer = await ask(`status${query}`);
     if (answer.status !== 200) throw new Error(said(answer));
-    status = JSON.parse(answer.text);
+    status = { ...JSON.parse(answer.text), historyOf: model && keyOf(model) };
     problem("");
     show();
   } catch (error) {
