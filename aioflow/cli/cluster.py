@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aioflow.cli.arguments import file
@@ -50,8 +50,12 @@ def add_credentials(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def given_credentials(options: argparse.Namespace) -> Credentials:
+def given_credentials(options: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Credentials:
     """Return the credentials that the options name, or else those of the environment.
+
+    Args:
+        options: The options of `add_credentials`.
+        environment: Environment variables; `os.environ` by default.
 
     Raises:
         InvalidArgumentError: other users may read a file, its content is wrong, or only some of the TLS files are
@@ -60,7 +64,7 @@ def given_credentials(options: argparse.Namespace) -> Credentials:
     """
     files = [options.tls_cert, options.tls_key, options.tls_ca]
     if options.secret_file is None and not any(files):
-        return Credentials.from_environment()
+        return Credentials.from_environment(environment)
     # A certificate alone would leave the process without a way to verify others.
     if any(files) and not all(files):
         raise InvalidArgumentError("TLS needs three files", expected="--tls-cert, --tls-key and --tls-ca")

@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import dataclasses
 import json
+import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic
 from typing import Final
 
@@ -20,10 +22,14 @@ from aioflow.cli.devices import readable_size
 from aioflow.compiler.place.timeline_svg import time_text
 from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from aioflow.net.cluster_spec import ClusterSpec
+from aioflow.net.credentials import Credentials
 from aioflow.net.remote_cluster import RemoteCluster
 from aioflow.net.status import ServerStatus
 from aioflow.net.status_page import printable
 
+_WORKER: Final = "aioflow.worker"  # the module, in the command line of a worker
+_CLUSTER: Final = "--cluster"
+_PROCESSES: Final = Path("/proc")
 _INTERVAL: Final = 2.0
 _ANSWER: Final = 3.0  # timeout of a server's answer, in seconds
 _STEPS: Final = 5  # shown steps of a server, longest-running first
@@ -42,7 +48,12 @@ def add_parser(commands: Commands) -> None:
         description="Watch the servers of a cluster: clients, running steps and their waits, queues, event loop lag, "
         "memory. One server is enough: it lists the others. Stop with Ctrl-C.",
     )
-    parser.add_argument("target", nargs="?", metavar="HOST:PORT", help="address of any server of the cluster")
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="HOST:PORT",
+        help="address of any server of the cluster; default: that of your workers on this machine",
+    )
     parser.add_argument(
         "--cluster",
         action="append",
@@ -82,8 +93,8 @@ async def _watch(arguments: argparse.Namespace) -> int:
 
 async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
     """Return the cluster, connected to the first server that answers. Raises the error of the last one if none does."""
-    credentials, error = given_credentials(arguments), None
-    for target in _targets(arguments):
+    (targets, credentials), error = _targets(arguments), None
+    for target in targets:
         cluster = RemoteCluster(target, timeout=_ANSWER, credentials=credentials)
         try:
             # The first server lists the others, so none of them is connected here.
@@ -97,17 +108,59 @@ async def _reached(arguments: argparse.Namespace) -> RemoteCluster:
             raise
         else:
             return cluster
-    raise error or InvalidArgumentError(
-        "no cluster is given", expected="HOST:PORT, or --cluster JOB=HOST:PORT", actual="none"
-    )
+    raise error or InvalidArgumentError("the cluster has no tasks", expected="at least one task")
 
 
-def _targets(arguments: argparse.Namespace) -> Iterator[str]:
+def _targets(arguments: argparse.Namespace) -> tuple[list[str], Credentials]:
+    """Return the addresses of servers, and the credentials for them."""
+    jobs = arguments.cluster or []
+    if arguments.target is None and not jobs:
+        jobs, environment = _local_cluster()
+        credentials = given_credentials(arguments, environment)
+    else:
+        credentials = given_credentials(arguments)
+    spec = ClusterSpec(parse_cluster(jobs))
+    targets = [f"aioflow://{spec.task_address(*task)}" for task in spec.tasks()]
     if arguments.target is not None:
-        yield arguments.target if "://" in arguments.target else f"aioflow://{arguments.target}"
-    spec = ClusterSpec(parse_cluster(arguments.cluster or []))
-    for task in spec.tasks():
-        yield f"aioflow://{spec.task_address(*task)}"
+        targets.insert(0, arguments.target if "://" in arguments.target else f"aioflow://{arguments.target}")
+    return targets, credentials
+
+
+def _local_cluster() -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the --cluster options and the environment of this user's workers on this machine, by Linux' /proc.
+
+    Raises:
+        InvalidArgumentError: there are no such workers, or those of several clusters.
+    """
+    found: dict[tuple[str, ...], Mapping[str, str]] = {}
+    for process in _PROCESSES.glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile, or is another user's
+            command = _texts(process / "cmdline")
+            jobs = tuple(_given_jobs(command))
+            if _WORKER in command and jobs:
+                pairs = (each.partition("=") for each in _texts(process / "environ"))
+                found[jobs] = {name: value for name, _, value in pairs}
+    if len(found) != 1:
+        clusters = "; ".join(sorted(" ".join(jobs) for jobs in found)) or "no worker"
+        raise InvalidArgumentError(
+            "no cluster is given",
+            expected="HOST:PORT, --cluster JOB=HOST:PORT, or workers of one cluster on this machine",
+            actual=f"{clusters} on this machine",
+        )
+    return next(iter(found.items()))
+
+
+def _given_jobs(command: Sequence[str]) -> Iterator[str]:
+    for option, following in zip(command, [*command[1:], ""], strict=True):
+        if option == _CLUSTER:
+            yield following
+        elif option.startswith(f"{_CLUSTER}="):
+            yield option.removeprefix(f"{_CLUSTER}=")
+
+
+def _texts(file: Path) -> list[str]:
+    """Return the strings in a file of /proc, which end with NUL bytes."""
+    return [os.fsdecode(each) for each in file.read_bytes().split(b"\0")]
 
 
 async def _again_and_again(arguments: argparse.Namespace, cluster: RemoteCluster) -> None:

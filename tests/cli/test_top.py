@@ -10,12 +10,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
 import aioflow as af
+from aioflow.cli import main
 from aioflow.errors import DataLossError, OpError
 from aioflow.net import worker_service
 from aioflow.net.cluster_spec import free_addresses
@@ -134,14 +136,47 @@ async def test_terminal_is_restored() -> None:
     assert b"1 of 1 server" in seen
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"), [(["127.0.0.1:1", "--once"], "127.0.0.1:1"), (["--once"], "no cluster is given")]
-)
-async def test_unreachable_or_missing_cluster_is_one_line(arguments: list[str], said: str) -> None:
-    status, output, errors = await top(*arguments)
+async def test_unreachable_cluster_is_one_line() -> None:
+    status, output, errors = await top("127.0.0.1:1", "--once")
     assert (status, output) == (2, "")
     assert errors.count("\n") == 1
-    assert said in errors
+    assert "127.0.0.1:1" in errors
+
+
+async def test_cluster_of_a_program_on_this_machine_is_found(tmp_path: Path) -> None:
+    # In a folder, since other workers may run on this machine.
+    code = "import pathlib, sys\nfrom aioflow.cli import main, top\ntop._PROCESSES = pathlib.Path(sys.argv[1])\n"
+    code += "sys.exit(main(['top', '--once']))"
+    async with af.distributed.processes.start({"ps": 1, "worker": 1}) as started:
+        for task in started.tasks.values():
+            (tmp_path / str(task.pid)).symlink_to(f"/proc/{task.pid}")
+        async with program_on_loop("-c", code, str(tmp_path)) as process, asyncio.timeout(SECONDS):
+            output, _ = await process.communicate()
+        assert process.returncode == 0
+        assert b"2 of 2 servers" in output
+
+
+@pytest.mark.parametrize(
+    ("clusters", "says"),
+    [
+        ([], "no worker on this machine"),
+        (["ps=h:1", "ps=h:2"], "ps=h:1; ps=h:2 on this machine"),
+    ],
+)
+def test_cluster_must_be_given_if_there_is_not_one(
+    clusters: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("aioflow.cli.top._PROCESSES", tmp_path)
+    for number, jobs in enumerate(clusters):
+        (tmp_path / str(number)).mkdir()
+        command = ["python", "-m", "aioflow.worker", "--cluster", jobs, "--job", "ps", ""]
+        (tmp_path / str(number) / "cmdline").write_text("\0".join(command))
+        (tmp_path / str(number) / "environ").write_text("HOME=/\0")
+    assert main(["top", "--once"]) == 2
+    errors = capsys.readouterr().err
+    assert "no cluster is given" in errors
+    assert says in errors
+    assert errors.count("\n") == 1
 
 
 async def test_server_of_an_earlier_release_has_a_smaller_status() -> None:
