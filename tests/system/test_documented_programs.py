@@ -26,7 +26,7 @@ pytest.importorskip("prometheus_client", reason="needs the extra `serve`")
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
 (CONFIGURATION,) = (block.code for block in blocks(PAGE) if block.language == "toml")
-PROGRAM, APP, MOUNTED = (block.code for block in blocks(PAGE) if block.language == "python")
+GENERATOR, PROGRAM, APP, MOUNTED = (block.code for block in blocks(PAGE) if block.language == "python")
 
 
 @pytest.fixture
@@ -55,14 +55,18 @@ def _served(folder: Path, *command: str, stderr: int = subprocess.STDOUT) -> Ite
         raise AssertionError("".join(seen))
 
 
+def _wait_until_ready(client: httpx.Client, url: str) -> None:
+    end = time.monotonic() + SECONDS
+    while (ready := client.get(f"{url}/v2/health/ready")).status_code == 503 and time.monotonic() < end:
+        pass  # the model is still loading
+    assert ready.status_code == 200
+
+
 def _ask(url: str, token: str = "") -> None:
     tensor = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     with httpx.Client(timeout=SECONDS, trust_env=False, headers=headers) as client:
-        end = time.monotonic() + SECONDS
-        while (ready := client.get(f"{url}/v2/health/ready")).status_code == 503 and time.monotonic() < end:
-            pass  # the model is still loading
-        assert ready.status_code == 200
+        _wait_until_ready(client, url)
         answer = client.post(f"{url}/v2/models/digits/infer", json={"inputs": [tensor]})
         assert answer.status_code == 200, answer.text
         np.testing.assert_array_equal(answer.json()["outputs"][0]["data"], [2, 4, 6])
@@ -103,6 +107,21 @@ def test_commented_keys_of_the_configuration_file_are_valid(configured: Path, mo
     assert found.where.admin_token == "another-secret"
     assert found.options["digits"].timeout == 2.0
     assert found.options["mobile"].timeout == 10.0
+
+
+def test_program_saves_a_model_that_generates_tokens(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(GENERATOR, encoding="utf-8")
+    with program("program.py", cwd=tmp_path) as process:
+        assert process.wait(SECONDS) == 0
+    asked = {"text_input": "Hello", "parameters": {"max_tokens": 7}}
+    with (
+        _served(tmp_path, "-m", "aioflow", "serve", "letters=models/letters", "--port", "0") as url,
+        httpx.Client(timeout=SECONDS, trust_env=False) as client,
+    ):
+        _wait_until_ready(client, url)
+        answer = client.post(f"{url}/v2/models/letters/generate", json=asked)
+    assert answer.status_code == 200, answer.text
+    assert len(answer.json()["tokens"]) == 7
 
 
 def test_standalone_program_serves_the_model(folder: Path) -> None:
