@@ -23,6 +23,7 @@ from aioflow.release import RELEASE as _RELEASE
 if _TYPE_CHECKING:
     # The namespaces.
     from aioflow import bitwise as bitwise
+    from aioflow import debugging as debugging
     from aioflow import distributed as distributed
     from aioflow import dtypes as dtypes
     from aioflow import errors as errors
@@ -101,6 +102,7 @@ if _TYPE_CHECKING:
 
 _NAMESPACES = [
     "bitwise",
+    "debugging",
     "distributed",
     "dtypes",
     "errors",

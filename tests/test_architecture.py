@@ -45,7 +45,9 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("saved", "web"), 15),
     **dict.fromkeys(("serve",), 16),
     # Public namespaces, which re-export names, and entry points.
-    **dict.fromkeys(("", "nn", "math", "bitwise", "linalg", "lookup", "random", "losses", "initializers"), 17),
+    **dict.fromkeys(
+        ("", "nn", "math", "bitwise", "debugging", "linalg", "lookup", "random", "losses", "initializers"), 17
+    ),
     **dict.fromkeys(("mixed_precision", "summary"), 17),
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17

@@ -25,6 +25,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.array.slices import *
     from aioflow.ops.array.tensor_array import *
     from aioflow.ops.batching import *
+    from aioflow.ops.control.assertions import *
     from aioflow.ops.control.branches_and_loops import *
     from aioflow.ops.control.critical_section import *
     from aioflow.ops.control.functional import *
@@ -107,6 +108,12 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.array.slices": "newaxis slice strided_slice",
         "aioflow.ops.array.tensor_array": "TensorArray",
         "aioflow.ops.batching": "nondifferentiable_batch_function",
+        "aioflow.ops.control.assertions": (
+            "assert_equal assert_greater assert_greater_equal assert_integer assert_less assert_less_equal assert_near "
+            "assert_negative assert_non_negative assert_non_positive assert_none_equal assert_positive "
+            "assert_proper_iterable assert_rank assert_rank_at_least assert_rank_in assert_same_float_dtype "
+            "assert_scalar assert_type get_static_value is_non_decreasing is_numeric_tensor is_strictly_increasing"
+        ),
         "aioflow.ops.control.branches_and_loops": "case cond switch_case while_loop",
         "aioflow.ops.control.critical_section": "CriticalSection",
         "aioflow.ops.control.functional": "foldl foldr map_fn scan",
