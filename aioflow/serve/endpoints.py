@@ -247,7 +247,9 @@ class Endpoints:
 
     async def nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError, for all unknown paths."""
-        raise NotFoundError("there is nothing at this address", expected="/v2/…", actual=scope["path"][:80])
+        raise NotFoundError(
+            "there is nothing at this address", expected="an endpoint that /docs lists", actual=scope["path"][:80]
+        )
 
 
 def _encoded(request: InferRequest, nan: Nan, response: InferResponse) -> EncodedResponse:

@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     asyncio.run(convert(options.folder, options.into, options.seed))
+    print(f"saved; serve it with: aioflow serve gpt2={options.into}")
 
 
 if __name__ == "__main__":

@@ -123,17 +123,23 @@ async def test_page_of_the_api_describes_and_calls_its_operations(browser: Chrom
         await tab.value(f"{infer}.open = true")
         await tab.until(f"{infer}.innerText.includes('inputs[].datatype')")
         assert "Timeout in microseconds" in await tab.value(f"{infer}.innerText")
-        request = json.dumps(asked(rows(2)))
-        await tab.value(
-            f"(() => {{ const form = {infer}.querySelector('form'); form.elements.model.value = 'double';"
-            f"form.querySelector('textarea').value = {json.dumps(request)}; form.dispatchEvent(new Event('input'));"
-            f"form.requestSubmit(); }})()"
-        )
+        # The example request fits the model that is there.
+        assert await tab.value(f"{infer}.querySelector('form').elements.model.value") == "double"
+        await tab.value(f"{infer}.querySelector('form').requestSubmit()")
         await tab.until(f"{infer}.querySelector('[role=status]').innerText === 'Status 200'")
         assert json.loads(await tab.value(f"{infer}.querySelector('[aria-label=Response]').innerText"))["outputs"]
         command = await tab.value(f"{infer}.querySelector('.command').innerText")
         assert f"'{server.url}/v2/models/double/infer' -d '" in command
         assert '-H "Authorization: Bearer $TOKEN"' in command
+        # An edited request stays when another model is entered.
+        await tab.value(
+            f"(() => {{ const form = {infer}.querySelector('form'); const body = form.querySelector('textarea');"
+            f"body.value = '{{}}'; body.dispatchEvent(new Event('input', {{bubbles: true}}));"
+            f"form.elements.model.value = 'sum'; form.elements.model.dispatchEvent(new Event('input', {{bubbles: true}}));"
+            f"form.requestSubmit(); }})()"
+        )
+        await tab.until(f"{infer}.querySelector('[role=status]').innerText === 'Status 400'")
+        assert "v2/models/sum/infer' -d '{}'" in await tab.value(f"{infer}.querySelector('.command').innerText")
         assert {url.startswith(server.url) for url in tab.asked} == {True}, tab.asked
         assert tab.complaints == []
 

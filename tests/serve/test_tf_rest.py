@@ -104,8 +104,8 @@ async def test_large_responses_are_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({}, "one of 'instances' and 'inputs'"),
-        ({"instances": [1], "inputs": [1]}, "one of 'instances' and 'inputs'"),
+        ({}, "either 'instances' or 'inputs'"),
+        ({"instances": [1], "inputs": [1]}, "either 'instances' or 'inputs'"),
         ({"instances": []}, "'instances' is empty"),
         ({"instances": 1.0}, "'instances' of the request is wrong"),
         ({"instances": [1, [2]]}, "wrong type"),

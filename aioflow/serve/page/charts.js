@@ -13,15 +13,17 @@ function svg(kind, attributes) {
   return made;
 }
 
-// The path of a line. Unknown values (null) interrupt it; a value between two of them is a dot.
-function pathOf(values, x, y) {
-  let path = "";
+// The paths of a line and of its dots: values between unknown ones (null), which interrupt the line.
+function pathsOf(values, x, y) {
+  let [line, dots] = ["", ""];
+  const isKnown = (at) => values[at] !== null && values[at] !== undefined;
   values.forEach((value, at) => {
-    if (value === null) return;
+    if (!isKnown(at)) return;
     const point = `${x[at].toFixed(1)} ${y(value).toFixed(1)}`;
-    path += at && values[at - 1] !== null ? `L${point}` : `M${point}h0`;
+    line += isKnown(at - 1) ? `L${point}` : `M${point}`;
+    if (!isKnown(at - 1) && !isKnown(at + 1)) dots += `M${point}h0`;
   });
-  return path;
+  return [line, dots];
 }
 
 // Draw a chart into a figure: the title, the values under the pointer or the latest ones, and the lines.
@@ -44,7 +46,10 @@ export function chart(figure, title, format, ages, lines) {
   const picture = figure.querySelector("svg");
   picture.replaceChildren(
     svg("path", { class: "axis", d: `M0 ${HEIGHT - 1}H${WIDTH}` }),
-    ...lines.map(([, values], at) => svg("path", { class: `line line-${at}`, d: pathOf(values, x, y) })),
+    ...lines.flatMap(([, values], at) => {
+      const [line, dots] = pathsOf(values, x, y);
+      return [svg("path", { class: `line line-${at}`, d: line }), svg("path", { class: `line line-${at} dots`, d: dots })];
+    }),
   );
   figure.chart = { ages, lines, format, x: x.map((each) => each / WIDTH) };
   const [from, most] = figure.querySelectorAll("p span");

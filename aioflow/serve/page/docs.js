@@ -3,16 +3,20 @@
 import { ask, said, TokenNeeded } from "./asking.js";
 import { element, fill, plainRow, put } from "./drawing.js";
 import { askForToken, onToken } from "./entry.js";
-import { laidOut } from "./trying.js";
+import { example as inferExample, laidOut, valueOf } from "./trying.js";
 
 const MOST_DEPTH = 5; // of nested schemas
+const MOST_ELEMENTS = 10_000; // of an example
 const at = (id) => document.getElementById(id);
 let schemas = {};
+let models = []; // that are ready
 
 async function load() {
   try {
     const answer = await ask("openapi.json");
     if (answer.status !== 200) throw new Error(said(answer));
+    const status = await ask("status");
+    models = status.status === 200 ? JSON.parse(status.text).models.filter(({ served }) => served) : [];
     show(JSON.parse(answer.text));
   } catch (error) {
     if (error instanceof TokenNeeded) return askForToken();
@@ -26,6 +30,8 @@ function show(found) {
   at("content").hidden = false;
   put("version", `${found.info.version}, HTTP API`);
   put("about", found.info.description);
+  const names = element("datalist", "", { id: "models" });
+  names.append(...[...new Set(models.map(({ name }) => name))].map((name) => element("option", "", { value: name })));
   const sections = found.tags.map(({ name, description }) => {
     const section = element("section");
     section.append(element("h2", name), element("p", description, { className: "note" }));
@@ -34,13 +40,15 @@ function show(found) {
         if (operation.tags.includes(name) && !path.startsWith("/page/")) section.append(entry(method.toUpperCase(), path, operation));
     return section;
   });
-  at("content").replaceChildren(...sections);
+  at("content").replaceChildren(names, ...sections);
 }
 
 function entry(method, path, operation) {
   const made = element("details", "", { className: "operation", id: operation.operationId });
   const head = element("summary");
-  head.append(element("code", method, { className: "method" }), " ", element("code", path), " ", element("span", operation.summary));
+  const address = element("code");
+  address.append(...path.split("/").flatMap((part, index) => (index ? ["/", element("wbr"), part] : [part])));
+  head.append(element("code", method, { className: "method" }), " ", address, " ", element("span", operation.summary));
   made.append(head);
   made.addEventListener("toggle", () => {
     if (made.open && made.childElementCount === 1) made.append(...details(method, path, operation));
@@ -113,6 +121,28 @@ function table(heads, found) {
   return frame;
 }
 
+// An example request for a model.
+function bodyOf(path, schema, name) {
+  const model = models.find((each) => each.name === name);
+  const signature = model?.served.signatures.find((each) => each.is_default);
+  if (signature && path.endsWith("/infer")) return inferExample(signature).text;
+  if (signature && path.endsWith(":predict")) return laidOut(JSON.stringify({ instances: [rowOf(signature.inputs)] }));
+  if (/\/generate(_stream)?$/.test(path)) return laidOut('{"text_input": "Hello", "parameters": {"max_tokens": 16}}');
+  return laidOut(JSON.stringify(example(schema)));
+}
+
+// A row of the inputs: a value, or an object of several.
+function rowOf(inputs) {
+  const rows = inputs.map(({ name, datatype, shape }) => [name, nested(shape.slice(1).map((size) => Math.max(size, 1)), datatype)]);
+  return rows.length === 1 ? rows[0][1] : Object.fromEntries(rows);
+}
+
+function nested(shape, datatype, index = 0) {
+  if (shape.reduce((product, size) => product * size, 1) > MOST_ELEMENTS) return [];
+  if (!shape.length) return JSON.parse(valueOf(datatype, index));
+  return Array.from({ length: shape[0] }, (_, each) => nested(shape.slice(1), datatype, each));
+}
+
 // An example value with the required members.
 function example(schema, depth = 0) {
   const found = resolved(schema);
@@ -135,11 +165,14 @@ function form(method, path, operation, schema) {
   const fields = (operation.parameters ?? []).filter((each) => each.in !== "header").map((parameter) => {
     const label = element("label", `${parameter.name} `, { title: parameter.description ?? "" });
     const input = element("input", "", { name: parameter.name, required: Boolean(parameter.required), placeholder: parameter.description ?? "" });
+    if (parameter.in === "path") input.value = models[0]?.[parameter.name === "model" ? "name" : parameter.name] ?? "";
+    if (parameter.name === "model") input.setAttribute("list", "models");
     label.append(input);
     return { parameter, label, input };
   });
   const body = schema && element("textarea", "", { rows: 6, spellcheck: false, ariaLabel: "Request, as JSON" });
-  if (body) body.value = laidOut(JSON.stringify(example(schema)));
+  const model = fields.find(({ parameter }) => parameter.name === "model")?.input;
+  let isEdited = false;
   const command = element("pre", "", { className: "command", ariaLabel: "As a command" });
   const title = element("p", "", { role: "status" });
   const answer = element("pre", "", { hidden: true, ariaLabel: "Response" });
@@ -148,20 +181,24 @@ function form(method, path, operation, schema) {
     let found = path.slice(1); // relative, since the service may be mounted anywhere
     const query = new URLSearchParams();
     for (const { parameter, input } of fields) {
-      if (parameter.in === "path") found = found.replace(`{${parameter.name}}`, encodeURIComponent(input.value));
+      if (parameter.in === "path") found = found.replace(`{${parameter.name}}`, encodeURIComponent(input.value) || parameter.name.toUpperCase());
       else if (input.value) query.append(parameter.name, input.value);
     }
     return query.size ? `${found}?${query}` : found;
   }
 
   function refresh() {
+    if (body && !isEdited) body.value = bodyOf(path, schema, model?.value);
     const address = new URL(target(), document.baseURI).href;
     const data = body ? ` -d '${body.value.replace(/\s*\n\s*/g, " ").replaceAll("'", "'\\''")}'` : "";
     const token = operation.security ? ` -H "Authorization: Bearer $TOKEN"` : "";
     command.textContent = `curl${method === "POST" && !data ? " -X POST" : ""}${token} '${address}'${data}`;
   }
 
-  made.addEventListener("input", refresh);
+  made.addEventListener("input", (event) => {
+    isEdited ||= event.target === body;
+    refresh();
+  });
   made.addEventListener("submit", async (event) => {
     event.preventDefault();
     title.textContent = "Waiting …";

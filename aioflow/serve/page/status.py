@@ -214,6 +214,11 @@ class ServiceStatus:
             "history": self._series(history, now, served.get((name, version))),
         }
 
+    def _lag_p99(self, counts: Sequence[int]) -> float | None:
+        value = quantile(LAG_BOUNDS, counts, 0.99)
+        # As in `document`.
+        return None if value is None else min(value, self._lag.worst)
+
     def _series(self, history: CounterHistory, now: float, model: ServedModel | None) -> JsonObject:
         """Return a value for each interval, the oldest first; without a model, those of requests are empty."""
         lags = list(history.intervals(_LAG, tuple(self._lag.histogram), now))
@@ -223,7 +228,7 @@ class ServiceStatus:
         rates = [each.outcomes["ok"] / interval.seconds for each, interval in zip(parts, found, strict=True)]
         return {
             "age_seconds": [each.age for each in lags],
-            "loop_lag_p99_seconds": [quantile(LAG_BOUNDS, each.gained, 0.99) for each in lags],
+            "loop_lag_p99_seconds": [self._lag_p99(each.gained) for each in lags],
             "requests_per_second": rates,
             "p50_seconds": [each["p50_seconds"] for each in quantiles],
             "p99_seconds": [each["p99_seconds"] for each in quantiles],

@@ -22,6 +22,11 @@ function whole() {
   return "0";
 }
 
+// Return an example element as JSON; `at` is its index.
+export function valueOf(datatype, at) {
+  return (VALUES[datatype] ?? whole)(at);
+}
+
 // Return an example request as text, and a note on it.
 export function example(signature) {
   let note = "";
@@ -29,7 +34,7 @@ export function example(signature) {
     const sizes = tensor.shape.map((size) => (size < 0 ? OPEN_SIZE : size));
     const elements = sizes.reduce((product, size) => product * size, 1);
     let data = [];
-    if (elements <= MOST_ELEMENTS) data = Array.from({ length: elements }, (_, at) => (VALUES[tensor.datatype] ?? whole)(at));
+    if (elements <= MOST_ELEMENTS) data = Array.from({ length: elements }, (_, at) => valueOf(tensor.datatype, at));
     else note = `Input ${tensor.name} has ${elements.toLocaleString("en")} elements, too many for this form. `;
     const head = `"name": ${JSON.stringify(tensor.name)}, "datatype": "${tensor.datatype}", "shape": [${sizes.join(", ")}]`;
     return `    {${head}, "data": [${data.join(", ")}]}`;

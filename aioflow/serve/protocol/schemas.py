@@ -52,7 +52,7 @@ class Member(NamedTuple):
 
 # The exact types: `bool` is a subclass of `int`, but true is not a number here.
 _TEXT: Final = Member(TEXT, lambda value: type(value) is str, "a text")
-_NAME: Final = Member({**TEXT, "minLength": 1}, lambda value: type(value) is str and value != "", "a text, not empty")
+_NAME: Final = Member({**TEXT, "minLength": 1}, lambda value: type(value) is str and value != "", "a non-empty text")
 _FLAG: Final = Member(FLAG, lambda value: type(value) is bool, "true or false")
 _WHOLE: Final = Member(
     {**COUNT, "maximum": _MOST},
@@ -124,7 +124,7 @@ def _list(schema: str) -> Member:
 
 _SCHEDULING: Final[Mapping[str, Member]] = {
     "timeout": _WHOLE.described("Timeout in microseconds; 0 means no timeout."),
-    "priority": _WHOLE.described("0 and 1 are the most urgent."),
+    "priority": _WHOLE.described("0, the default, and 1 are the most urgent."),
 }
 SCHEDULING: Final = Form({}, **_SCHEDULING)
 PARAMETERS: Final = Form(

@@ -68,7 +68,7 @@ def decode_predict(body: Buffer, signature_of: Signatures, limits: Limits) -> Pr
     if name is not None:
         parameters["signature"] = name
     if ("instances" in document) == ("inputs" in document):
-        raise MalformedRequestError("the request needs one of 'instances' and 'inputs'", expected="one of both")
+        raise MalformedRequestError("the request has no values, or two", expected="either 'instances' or 'inputs'")
     is_row = "instances" in document
     values = _of_rows(document["instances"], inputs) if is_row else _of_columns(document["inputs"], inputs)
     check_count(len(values), "inputs", limits)
@@ -83,7 +83,7 @@ def _of_rows(rows: list[Any], inputs: Mapping[str, Tensor]) -> JsonObject:
         raise MalformedRequestError("'instances' is empty", expected="one instance or more")
     is_named = _is_object(rows[0])
     if any(_is_object(row) is not is_named for row in rows):
-        raise MalformedRequestError("'instances' has objects and plain values", expected="only one of both")
+        raise MalformedRequestError("'instances' has objects and plain values", expected="one kind")
     if not is_named:
         return {_only(inputs): rows}
     if any(row.keys() != rows[0].keys() for row in rows):
@@ -154,7 +154,7 @@ def decode_examples(body: Buffer, signature_of: Signatures, method: str, limits:
         raise MalformedRequestError(
             f"the signature cannot {method}",
             expected=f"the name of a signature with the method 'tensorflow/serving/{method}', or a call of :predict",
-            actual=signature.method or "another method",
+            actual=signature.method or "a signature without a method, for :predict only",
         )
     rows, context = document["examples"], document.get("context") or {}
     if not rows:

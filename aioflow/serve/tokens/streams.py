@@ -56,7 +56,7 @@ def read_generate(document: JsonObject) -> GenerateRequest:
     GENERATION.check(parameters, "the request")
     text, tokens = document.get("text_input"), document.get("tokens")
     if (text is None) == (tokens is None):
-        raise MalformedRequestError("the request has no prompt, or two", expected="one of 'text_input' and 'tokens'")
+        raise MalformedRequestError("the request has no prompt, or two", expected="either 'text_input' or 'tokens'")
     sampling = Sampling(
         float(parameters.get("temperature", 0.0)), parameters.get("top_k", Sampling.top_k), parameters.get("seed", 0)
     )
