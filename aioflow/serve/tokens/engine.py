@@ -69,7 +69,10 @@ class Sampling:
         noise = np.random.default_rng([self.seed, number]).gumbel(
             size=len(logits)
         )  # for the whole vocabulary, since the order of `best` is unspecified
-        return int(best[(logits[best] / self.temperature + noise[best]).argmax()])
+        # Differences to the highest, in float64: a tiny temperature cannot overflow them to equal infinities.
+        scores = np.asarray(logits[best], np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return int(best[((scores - scores.max()) / self.temperature + noise[best]).argmax()])
 
 
 class Tokens:

@@ -379,6 +379,14 @@ def test_draws_depend_on_the_seed_and_the_logits_alone() -> None:
     assert Sampling(temperature=1e-3, top_k=99)(logits, 0) == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("temperature", [1e-9, 1e-46, 5e-324])
+def test_a_tiny_temperature_selects_the_likeliest_token(dtype: type, temperature: float) -> None:
+    logits: Any = np.array([-3, -2, -1, -2, -3], dtype)
+    for shift in (0, 4):  # to logits that are all negative, and to some that are positive
+        assert [Sampling(temperature, 4)(logits + dtype(shift), number) for number in range(9)] == [2] * 9
+
+
 def test_slots_reject_invalid_settings() -> None:
     for settings_ in ((0, 1, 1), (1, 0, 1), (1, 1, -1)):
         with pytest.raises(InvalidArgumentError):
