@@ -10,7 +10,9 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, OpError
+from aioflow.memory.values import Buffer
 from aioflow.serve.counting import counted
 from aioflow.serve.memory_limits import RequestAdmission
 from aioflow.serve.models import ServedModel
@@ -24,6 +26,7 @@ from aioflow.serve.tokens.streams import GenerateRequest, read_generate, streams
 from aioflow.web import until_disconnect
 
 _EVENTS: Final = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+_LARGE: Final = 1 << 18  # bytes of a body that is decoded on the event loop; a larger one is decoded in a thread
 
 Work = Callable[[ServedModel, GenerateRequest, Tokens], Awaitable[None]]
 
@@ -94,9 +97,13 @@ class Generating:
                 body = await read_body(scope, receive, self._limits, held)
             with self._repository.used(name, version) as model, counted(model):
                 streams = streams_of(model.streams, name)
-                request = read_generate(json_object(body, self._limits))
+                is_small = len(body) <= _LARGE
+                request = self._read(body) if is_small else await in_thread(self._read, body, effects=False)
                 with streams.begin(request, client) as tokens:
                     await until_disconnect(receive, work(model, request, tokens))
+
+    def _read(self, body: Buffer) -> GenerateRequest:
+        return read_generate(json_object(body, self._limits))
 
 
 async def events_of(model: ServedModel, request: GenerateRequest, tokens: Tokens) -> AsyncGenerator[JsonObject, None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 import aioflow as af
+import aioflow.serve.generating
 from aioflow.errors import ResourceExhaustedError
 from aioflow.serve import ModelOptions
+from aioflow.serve.tokens.streams import read_generate
 from tests.saved.altering import change_manifest
-from tests.serve.folders import save_model, scaled
+from tests.serve.folders import SECONDS, save_model, scaled
 from tests.serve.service import ServerOptions, serving
 from tests.serve.token_models import alone, counted_alone, saved, saved_counting
 from tests.support.waiting import eventually
@@ -76,6 +79,27 @@ async def test_many_streams_share_steps_and_equal_each_alone(tmp_path: Path) -> 
         assert streams.steps - before < sum(len(task.result()) for task in tasks)
     for prompt, task in zip(prompts, tasks, strict=True):
         assert task.result() == alone(weights, prompt, 30)
+
+
+async def test_a_large_request_is_decoded_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def read(document: Any) -> Any:
+        begun.set()
+        assert ended.wait(SECONDS), "the event loop waits for the decoding"
+        return read_generate(document)
+
+    monkeypatch.setattr(aioflow.serve.generating, "read_generate", read)
+    await saved_counting(tmp_path / "m")
+    async with serving({"gpt2": tmp_path / "m"}) as (_, client):
+        prompt = [1] * 200_000
+        async with asyncio.TaskGroup() as group:
+            call = group.create_task(client.post(WHOLE, json={"tokens": prompt, "parameters": {"max_tokens": 1}}))
+            await eventually(begun.is_set)
+            ended.set()
+        assert call.result().json()["tokens"] == counted_alone(prompt, 1)
 
 
 async def test_sampling_depends_on_the_seed(tmp_path: Path) -> None:
