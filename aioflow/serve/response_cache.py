@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from sys import getsizeof
 from typing import Final
 
 import numpy as np
@@ -81,7 +82,7 @@ def check_repeatable(model: Model) -> None:
 
 
 def _size(array: Array) -> int:
-    return int(array.nbytes) + (sum(map(len, array.reshape(-1).tolist())) if array.dtype == np.object_ else 0)
+    return int(array.nbytes) + (sum(map(getsizeof, array.reshape(-1).tolist())) if array.dtype == np.object_ else 0)
 
 
 def _copied(array: Array) -> Array:

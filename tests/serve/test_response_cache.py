@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import aioflow as af
 from aioflow.errors import InvalidArgumentError
 from aioflow.serve import ModelOptions, Repository
 from aioflow.serve.protocol import InferRequest, RequestedOutput
+from aioflow.serve.response_cache import ResponseCache
 from tests.serve.folders import rows, save_model, scaled
 from tests.serve.service import asked, families, serving, values
 
@@ -72,6 +74,15 @@ async def test_least_recently_used_response_is_dropped(tmp_path: Path) -> None:
             assert (cache.hits, cache.misses) == (2, 4)
             await model.infer(InferRequest({"x": rows(1000)}))  # larger than the cache
             assert (cache.bytes, cache.misses) == (2 * (512 + 12), 5)
+
+
+def test_strings_count_with_the_memory_of_their_objects() -> None:
+    cache = ResponseCache(100_000)
+    for key in range(100):
+        cache.put(bytes([key]), {"t": np.array([b"%d" % (key * 1000 + each) for each in range(100)], np.object_)})
+    kept = [found["t"] for key in range(100) if (found := cache.get(bytes([key]))) is not None]
+    assert kept
+    assert sum(sys.getsizeof(each) for array in kept for each in array.tolist()) <= 100_000
 
 
 def counting() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
