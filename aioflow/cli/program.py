@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import Context
 from functools import partial
 from types import FrameType
 from typing import Final, TypeVar
@@ -225,8 +226,8 @@ class _Stop:
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     with suppress(RuntimeError):  # the loop is closed: the program is ending
         # A signal handler runs between two instructions of the loop's thread; the threadsafe call also wakes a waiting
-        # loop.
-        loop.call_soon_threadsafe(callback)
+        # loop. In a context of its own: the interrupted code may answer a request, whose id the log would have.
+        loop.call_soon_threadsafe(callback, context=Context())
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

@@ -22,6 +22,7 @@ import aioflow.cli.calibrate
 import aioflow.cli.program
 import aioflow.worker
 from aioflow.net.cluster_spec import free_addresses
+from aioflow.observe.logs import REQUEST_ID
 from aioflow.runtime.calibrate import calibrate
 from aioflow.train import write_graph
 from tests.support.processes import SECONDS, program
@@ -57,6 +58,31 @@ def test_signal_ends_a_program_started_in_the_background(tmp_path: Path, name: s
     assert process.returncode == (0 if (name, number) == ("worker", signal.SIGTERM) else 128 + number)
     assert "Traceback" not in errors
     assert len(errors.splitlines()) <= 1, errors
+
+
+@posix
+def test_signal_during_a_request_is_not_logged_as_a_part_of_it() -> None:
+    found: list[str] = []
+
+    async def answer() -> None:
+        REQUEST_ID.set("7")
+        signal.raise_signal(signal.SIGTERM)
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        def end() -> None:
+            found.append(REQUEST_ID.get())
+            ended.set()
+
+        stopping.append(end)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(answer())
+        await ended.wait()
+
+    stopping: list[Callable[[], None]] = []
+    aioflow.cli.program.run(main(), on_terminate=lambda: stopping[0]())
+    assert found == [""]
 
 
 @pytest.fixture
