@@ -23,8 +23,9 @@ def read_labels(path: str) -> tuple[str, ...]:
         InvalidArgumentError: it is not text.
     """
     try:
-        with file_errors(path), open(path, encoding="utf-8") as file:
-            return tuple(file.read().splitlines())
+        # Lines end at newlines only: `splitlines` would also divide a label at other separators, such as U+2028.
+        with file_errors(path), open(path, encoding="utf-8-sig") as file:
+            return tuple(line.rstrip("\n") for line in file)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError("the file of labels is not text", expected="UTF-8", actual=path) from error
 

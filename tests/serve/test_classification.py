@@ -11,7 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import NotFoundError
 from aioflow.serve import ModelOptions, Repository
-from aioflow.serve.classification import classified
+from aioflow.serve.classification import classified, read_labels
 from tests.serve.folders import save_model, scaled
 from tests.serve.service import asked, serving
 
@@ -37,6 +37,12 @@ async def test_highest_elements_of_each_row_have_index_and_label(tmp_path: Path)
             (output,) = (await client.post("/v2/models/m/infer", json=classes(0))).json()["outputs"]
             assert output["datatype"] == "FP32"
             assert "classification" in (await client.get("/v2")).json()["extensions"]
+
+
+def test_labels_are_lines_whatever_their_characters(tmp_path: Path) -> None:
+    path = tmp_path / "labels.txt"
+    path.write_bytes("\ufeffa\u2028b\r\n\nc\x0bd".encode())
+    assert read_labels(str(path)) == ("a\u2028b", "", "c\x0bd")
 
 
 async def test_wrong_requests_of_classes_are_refused(tmp_path: Path) -> None:
