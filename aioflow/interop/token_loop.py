@@ -17,6 +17,8 @@ def check_token_loop(loop: TokenLoop, signatures: Mapping[str, Signature]) -> No
     """Raise InvalidArgumentError if the declaration does not fit the signatures of a model."""
     check_whole(loop.max_length, "max_length of a token loop", 1)
     check_kind(loop.states, tuple, "the states of a token loop", "a tuple of TokenState")
+    for state in loop.states:
+        check_kind(state, TokenState, "a state of a token loop", "a TokenState")
     if loop.encoding not in (None, UTF8):
         raise InvalidArgumentError(
             "the encoding of a token loop is unknown", expected="'utf-8' or None", actual=loop.encoding
@@ -63,7 +65,6 @@ def _check_signature(loop: TokenLoop, signature: Signature, is_step: bool) -> No
 
 
 def _check_state(state: TokenState, signature: Signature, rows: set[int | None]) -> None:
-    check_kind(state, TokenState, "a state of a token loop", "a TokenState")
     before, after = signature.inputs[state.input], signature.outputs[state.output]
     dims, length = before.dims, state.length_axis
     axes = [state.row_axis] if length is None else [state.row_axis, length]

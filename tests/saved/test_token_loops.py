@@ -58,6 +58,7 @@ async def test_a_saved_token_loop_is_loaded(tmp_path: Path) -> None:
         {"logits": "new"},
         {"max_length": 0},
         {"states": LOOP.states[:1]},
+        {"states": ("past",)},
         {"states": (TokenState("past", "new", 0, 0), LOOP.states[1])},
         {"states": (TokenState("past", "new", 0, 2), LOOP.states[1])},
         {"states": (TokenState("past", "new", 0, 3), LOOP.states[1])},
