@@ -247,9 +247,8 @@ class Endpoints:
 
     async def nothing(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise NotFoundError, for all unknown paths."""
-        raise NotFoundError(
-            "there is nothing at this address", expected="an endpoint that /docs lists", actual=scope["path"][:80]
-        )
+        path = scope["path"][:80]
+        raise NotFoundError("there is nothing at this address", expected="an endpoint that /docs lists", actual=path)
 
 
 def _encoded(request: InferRequest, nan: Nan, response: InferResponse) -> EncodedResponse:

@@ -135,7 +135,8 @@ async def test_page_of_the_api_describes_and_calls_its_operations(browser: Chrom
         await tab.value(
             f"(() => {{ const form = {infer}.querySelector('form'); const body = form.querySelector('textarea');"
             f"body.value = '{{}}'; body.dispatchEvent(new Event('input', {{bubbles: true}}));"
-            f"form.elements.model.value = 'sum'; form.elements.model.dispatchEvent(new Event('input', {{bubbles: true}}));"
+            f"const model = form.elements.model; model.value = 'sum';"
+            f"model.dispatchEvent(new Event('input', {{bubbles: true}}));"
             f"form.requestSubmit(); }})()"
         )
         await tab.until(f"{infer}.querySelector('[role=status]').innerText === 'Status 400'")
@@ -155,8 +156,10 @@ async def test_charts_show_the_recent_past(browser: Chromium, models: Any, monke
         assert (await client.post("/v2/models/double/infer", json=asked(rows(2)))).status_code == 200
         await tab.until("document.querySelector('#batch-chart svg').ariaLabel.includes('highest: 2')")
         assert "highest: " in await tab.text("#latency-chart")
-        assert await tab.value("document.querySelectorAll('#rate-chart .line').length") == 1
-        assert await tab.value("document.querySelectorAll('#latency-chart .line').length") == 2
+        assert await tab.value("document.querySelectorAll('#rate-chart .line:not(.dots)').length") == 1
+        assert await tab.value("document.querySelectorAll('#latency-chart .line:not(.dots)').length") == 2
+        # The only step is a dot, since there are no values before and after it.
+        assert await tab.value("document.querySelector('#batch-chart .dots').getAttribute('d').startsWith('M')")
         assert await tab.value("document.querySelector('#lag-chart .line').getAttribute('d').includes('L')")
         # Another model has no requests yet.
         await tab.value("location.hash = '#layers/1'")

@@ -174,7 +174,7 @@ async def test_a_model_without_text_takes_tokens_only(tmp_path: Path) -> None:
 async def test_a_model_without_a_loop_has_no_streams(tmp_path: Path) -> None:
     async with serving({"m": await save_model(tmp_path / "m", scaled(2))}) as (_, client):
         response = await client.post("/v2/models/m/generate", json={"tokens": [1]})
-        assert (response.status_code, "generates no tokens" in response.json()["error"]) == (501, True)
+        assert (response.status_code, "generates no tokens" in response.json()["error"]) == (400, True)
 
 
 async def test_a_disconnect_frees_the_slot(tmp_path: Path) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Protocol, TypeAlias
+from typing import Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from aioflow.errors import (
     ClosedSessionError,
+    DataLossError,
     DeadlineExceededError,
+    InternalError,
     InvalidArgumentError,
     OpError,
 )
 from aioflow.memory.values import Array
 from aioflow.serve.tokens.slots import Slots, SlotsStatistics, TokenStream
 
+_LOG: Final = logging.getLogger("aioflow.serve")
 Reason: TypeAlias = Literal["length", "stop"]
 
 
@@ -136,6 +140,9 @@ class Tokens:
 
     def give(self, logits: Array) -> None:
         """Select the next token from its logits [V], and add it unless it is the end token, which ends the stream."""
+        if np.isnan(logits).any():
+            self.end(DataLossError("the model has returned logits that are no numbers", actual="NaN"))
+            return
         self.last = self.sampling(logits, self.stream.made)
         if self.last == self._end_token:
             self.reason = "stop"
@@ -252,11 +259,10 @@ class TokenEngine:
         stream, slot, begin, end = piece
         try:
             logits = await self._model.read(slot, stream.prompt[begin:end])
-        except OpError as error:
-            self._tokens[stream].end(error)
-        else:
             if self._slots.was_read(piece):
                 self._tokens[stream].give(logits)
+        except Exception as error:  # of the model: other streams go on
+            self._tokens[stream].end(_typed(error))
         return True
 
     async def _write(self) -> bool:
@@ -268,14 +274,21 @@ class TokenEngine:
         tokens = {slot: self._tokens[stream] for slot, stream in writing.items()}
         try:
             logits = await self._model.write({slot: each.last for slot, each in tokens.items()})
-        except OpError as error:
-            for each in tokens.values():
-                each.end(error)
-        else:
             for slot, each in tokens.items():
                 if not each.stream.has_left:
                     each.give(logits[slot])
+        except Exception as error:  # of the model: streams that wait or read their prompts go on
+            for each in tokens.values():
+                each.end(_typed(error))
         return True
+
+
+def _typed(error: Exception) -> OpError:
+    """Return an error for the readers of a stream. One that is none of aioflow's is logged, since it is a fault."""
+    if isinstance(error, OpError):
+        return error
+    _LOG.error("a step of token streams has failed", exc_info=error)
+    return InternalError(f"the step has failed: {type(error).__name__}: {error}")
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from aioflow.errors import OpError, UnavailableError, UnimplementedError
+from aioflow.errors import OpError, UnavailableError
 from aioflow.interop.model import Model, TokenLoop
 from aioflow.interop.token_loop import UTF8
 from aioflow.serve.options import ModelOptions
@@ -187,9 +187,9 @@ class _Text:
 
 
 def streams_of(streams: TokenStreams | None, name: str) -> TokenStreams:
-    """Return the streams of a model. Raise UnimplementedError if it has none."""
+    """Return the streams of a model. Raise MalformedRequestError if it has none."""
     if streams is None:
-        raise UnimplementedError(
+        raise MalformedRequestError(
             f"model {name!r} generates no tokens", expected="a model saved with token_loop=", actual="none"
         )
     return streams

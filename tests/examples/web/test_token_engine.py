@@ -15,7 +15,15 @@ from hypothesis import given, settings
 import aioflow as af
 from aioflow.concurrency.stopping import Work, doing
 from aioflow.concurrency.threads import Threads
-from aioflow.errors import ClosedSessionError, DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
+from aioflow.errors import (
+    ClosedSessionError,
+    DataLossError,
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+)
 from aioflow.serve.tokens import Sampling, TokenEngine, Tokens, token_engine
 from aioflow.serve.tokens.slots import Slots, TokenStream
 from aioflow.testing.virtual_clock import run_virtual
@@ -184,23 +192,41 @@ async def test_clients_take_turns_in_the_queue() -> None:
     assert ends == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"), [(InvalidArgumentError("no"), InvalidArgumentError), (ZeroDivisionError(), InternalError)]
+)
 @virtually
-async def test_a_failing_step_ends_only_its_own_streams() -> None:
+async def test_a_failing_step_ends_only_its_own_streams(error: Exception, kind: type[OpError]) -> None:
     class Failing(Counting):
         async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Any]:
             if len(self.log) == 3:
                 self.log.append(("fail", len(tokens)))
-                raise InvalidArgumentError("no")
+                raise error
             return await super().write(tokens)
 
     async with token_engine(Failing(2), 2) as engine, asyncio.TaskGroup() as group:
         first, second = (engine.begin([i], 5) for i in (1, 2))
         third = group.create_task(whole(engine.begin([3], 5)))
         for failed in (first, second):
-            with failed, pytest.raises(InvalidArgumentError):
+            with failed, pytest.raises(kind):
                 async for _ in failed:
                     pass
     assert third.result() == alone([3], 5)
+
+
+@virtually
+async def test_logits_that_are_no_numbers_end_their_stream_alone() -> None:
+    class Broken(Counting):
+        async def write(self, tokens: Mapping[int, int]) -> Mapping[int, Any]:
+            logits = await super().write(tokens)
+            return {slot: each * np.nan if slot == 0 else each for slot, each in logits.items()}
+
+    async with token_engine(Broken(2), 2) as engine, asyncio.TaskGroup() as group:
+        broken, other = engine.begin([1], 5), group.create_task(whole(engine.begin([2], 5)))
+        with broken, pytest.raises(DataLossError, match="no numbers"):
+            async for _ in broken:
+                pass
+    assert other.result() == alone([2], 5)
 
 
 @virtually
@@ -342,7 +368,8 @@ async def test_a_slot_keeps_nothing_of_its_previous_stream() -> None:
                 await anext(poisoned)
                 (places,) = (v for v in model.graph.get_collection(af.GraphKeys.GLOBAL_VARIABLES) if "wpe" in v.op.name)
                 await places.load(weights["wpe.weight"] * np.float32(np.inf), session)
-                await anext(poisoned)
+                with pytest.raises(DataLossError, match="no numbers"):
+                    await anext(poisoned)
             await places.load(weights["wpe.weight"], session)
             assert await both(engine) == expected
 
