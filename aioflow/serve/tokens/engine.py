@@ -284,7 +284,7 @@ class TokenEngine:
 
 
 def _typed(error: Exception) -> OpError:
-    """Return an error for the readers of a stream. One that is none of aioflow's is logged, since it is a fault."""
+    """Return an error for the readers of a stream. An error of another class is logged, since it is a fault."""
     if isinstance(error, OpError):
         return error
     _LOG.error("a step of token streams has failed", exc_info=error)
