@@ -206,7 +206,7 @@ class WorkerSession:
         self._handles: dict[int, _Handle] = {}
         self._running: dict[JointStep, None] = {}
         self._held: dict[int, _Held] = {}
-        self._aborted: set[int] = set()  # running steps that the client has aborted
+        self._aborted: dict[int, OpError] = {}  # the client's reasons, by aborted running step
 
     @property
     def is_open(self) -> bool:
@@ -301,14 +301,16 @@ class WorkerSession:
         connection, the step may have succeeded: if its client does not wait for this part, and the part has sent its
         values.
         """
-        is_known = step.id in self._aborted or has_failed(error)
-        self._aborted.discard(step.id)
+        aborted = self._aborted.pop(step.id, None)
+        is_known = aborted is not None or has_failed(error)
         if not (is_known or answered) and step.rendezvous is not None and step.rendezvous.has_sent:
             self.hold(step)
         elif not is_known and isinstance(error, asyncio.CancelledError) and step.error is None:
             self.hold(step, is_delivered=False)  # cancelled request: another worker may have failed on these elements
         else:
-            await step.unwind(error)
+            # The cancellation may have stopped the step before the client's reason arrived.
+            reasons = [each for each in (error, step.error, aborted) if each is not None and has_failed(each)]
+            await step.unwind(reasons[0] if reasons else error)
 
     def begin(
         self, handle: int, feeds: Sequence[Value], step: Step, on_end: Callable[[OpError | None], None], quietly: bool
@@ -397,9 +399,9 @@ class WorkerSession:
         joint = self._owner.steps.abort(step, error, self.number)
         if joint is not None:
             # Before waiting: `_unwind` then knows the outcome of the whole step, and puts the elements back itself.
-            self._aborted.add(step)
+            self._aborted[step] = error
             await joint.ended()
-            self._aborted.discard(step)
+            self._aborted.pop(step, None)
             begun = joint.step is None or joint.step.changed
         held = self._held.pop(step, None)
         if held is None:

@@ -265,22 +265,37 @@ async def test_step_in_a_cluster_returns_its_elements(there: str, tcp: bool) -> 
     assert sorted(found) == [number + 1.0 for number in range(50)]
 
 
-@pytest.fixture(params=[0, 50], ids=["with the cancellation", "later than that"])
-def turns_before_an_abort(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delay `abort`, so that a worker learns first that a part is no longer wanted, and the reason only later."""
-    abort = PendingSteps.abort
+@pytest.fixture(params=["with the cancellation", "while the part ends", "after the part"])
+def when_an_abort_arrives(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a worker learn first that a part is no longer wanted, and the reason only later, or while the part ends."""
+    send, abort, unwind = PendingSteps.abort, WorkerSession.abort, WorkerSession._unwind
+    arrived = asyncio.Event()
 
-    async def later(steps: PendingSteps, step: int, error: OpError) -> bool:
-        for _ in range(request.param):
+    async def send_later(steps: PendingSteps, step: int, error: OpError) -> bool:
+        for _ in range(50):
             await asyncio.sleep(0)
-        return await abort(steps, step, error)
+        return await send(steps, step, error)
 
-    monkeypatch.setattr(PendingSteps, "abort", later)
-    # A busy machine may take longer than the usual two seconds for these turns.
+    async def note(session: WorkerSession, step: int, error: OpError) -> bool:
+        arrived.set()
+        return await abort(session, step, error)
+
+    async def unwind_later(session: WorkerSession, step: Step, error: BaseException, answered: bool) -> None:
+        if isinstance(error, asyncio.CancelledError):
+            step.stop()  # as a kernel does that runs in a thread, which ends later
+            await arrived.wait()
+        await unwind(session, step, error, answered)
+
+    if request.param != "with the cancellation":
+        monkeypatch.setattr(PendingSteps, "abort", send_later)
+    if request.param == "while the part ends":
+        monkeypatch.setattr(WorkerSession, "abort", note)
+        monkeypatch.setattr(WorkerSession, "_unwind", unwind_later)
+    # A busy machine may take longer than the usual two seconds.
     monkeypatch.setattr("aioflow.net.task_worker._HELD_SECONDS", SECONDS)
 
 
-@pytest.mark.usefixtures("turns_before_an_abort")
+@pytest.mark.usefixtures("when_an_abort_arrives")
 async def test_expired_steps_of_a_cluster_report_that_nothing_changed() -> None:
     with af.device("/job:worker/task:1"):
         source = af.FIFOQueue(1, [af.float32], [()])
@@ -296,7 +311,7 @@ async def test_expired_steps_of_a_cluster_report_that_nothing_changed() -> None:
         assert await session.run(take) == 1.0
 
 
-@pytest.mark.usefixtures("turns_before_an_abort")
+@pytest.mark.usefixtures("when_an_abort_arrives")
 @pytest.mark.parametrize("still_runs", [False, True], ids=["its own part has ended", "its own part still runs"])
 @pytest.mark.parametrize("task", [0, 1], ids=["in the client's process", "elsewhere"])
 @pytest.mark.parametrize("waits", [False, True], ids=["sent at once", "sent later"])
