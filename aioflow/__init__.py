@@ -36,6 +36,7 @@ if _TYPE_CHECKING:
     from aioflow import lookup as lookup
     from aioflow import losses as losses
     from aioflow import math as math
+    from aioflow import metrics as metrics
     from aioflow import mixed_precision as mixed_precision
     from aioflow import nn as nn
     from aioflow import observe as observe
@@ -115,6 +116,7 @@ _NAMESPACES = [
     "lookup",
     "losses",
     "math",
+    "metrics",
     "mixed_precision",
     "nn",
     "observe",

@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "debugging", "distributed", "dtypes", "errors", "extend", "image", "initializers", "interop", "io",
-    "linalg", "losses", "lookup", "math", "mixed_precision", "nn", "observe", "random", "raw_ops", "saved", "signal",
-    "sparse", "strings", "summary", "train", "traits", "typing", "web",
+    "linalg", "losses", "lookup", "math", "metrics", "mixed_precision", "nn", "observe", "random", "raw_ops", "saved",
+    "signal", "sparse", "strings", "summary", "train", "traits", "typing", "web",
 }  # fmt: skip
 
 # Names that TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a TensorFlow name.

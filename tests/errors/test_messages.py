@@ -206,7 +206,7 @@ def test_misspelled_graph_elements_suggest_similar_names(graph: af.Graph) -> Non
 
 
 MISSING = {
-    "metrics": "aioflow has no 'metrics' yet: see docs/compatibility.md",
+    "distributions": "aioflow has no 'distributions' yet: see docs/compatibility.md",
     "nn.rnn_cell": "aioflow.nn has no 'rnn_cell' yet: see docs/compatibility.md",
     "io.gfile": "aioflow.io has no 'gfile' yet: see docs/compatibility.md",
     "placeholders": "module 'aioflow' has no attribute 'placeholders'; did you mean 'placeholder'",

@@ -108,6 +108,26 @@ class Parity:
             self._keep_result(key, theirs)
         return self._result(aioflow, build), theirs
 
+    def program(self, steps: Callable[..., list[Any]]) -> None:
+        """Compare the results of a program of several steps.
+
+        Args:
+            steps: The program, called with the module and the function that runs fetches, with feeds, in one session.
+        """
+        self._count += 1
+        key = f"{self._test} {self._count}"
+        if self.tf is None:
+            theirs = self._stored(key, inputs_digest([]))["values"]
+        else:
+            with self.tf.Graph().as_default(), self.tf.Session() as session:
+                theirs = [_stored_array(value) for value in steps(self.tf, session.run)]
+            self._keep_result(key, theirs)
+        with aioflow.Graph().as_default(), aioflow.Session() as session:
+            ours = [_stored_array(value) for value in steps(aioflow, session.run_sync)]
+        for i, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            assert mine.dtype.kind == other.dtype.kind
+            _close(mine, other, 1e-5, 1e-6, f"result {i}")
+
     def _result(self, module: Any, build: Callable[..., Any]) -> Any:
         refused = (ValueError, aioflow.OpError, *([] if self.tf is None else [self.tf.errors.OpError]))
         try:
@@ -116,7 +136,7 @@ class Parity:
                 values = self.tf.Session().run(made) if module is self.tf else evaluate(made)
         except refused:
             return "refused"
-        return [np.asarray(v, dtype=object if np.asarray(v).dtype.kind in "SUO" else None) for v in values]
+        return [_stored_array(v) for v in values]
 
     def _keep_result(self, key: str, theirs: Any) -> None:
         try:
@@ -194,6 +214,12 @@ class Parity:
             # NumPy arrays of kind S drop NUL bytes at the end of a string.
             found = session.run(fetches, feeds)
             return [np.asarray(v, dtype=object if isinstance(v, bytes) else None) for v in found]
+
+
+def _stored_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return the array in a dtype that golden files can have: strings as objects."""
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "SU" else array
 
 
 def _compare(ours: dict[str, Any], theirs: dict[str, Any], rtol: float, atol: float, static: bool) -> None:

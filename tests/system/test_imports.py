@@ -210,9 +210,9 @@ def test_tensorflow_names_are_loaded_on_first_use() -> None:
     code = """if True:
         import sys, aioflow
         assert "aioflow.loading.tensorflow_names" not in sys.modules
-        assert not hasattr(aioflow, "metrics")
+        assert not hasattr(aioflow, "distributions")
         assert "aioflow.loading.tensorflow_names" in sys.modules
-        assert "metrics" not in dir(aioflow)
+        assert "distributions" not in dir(aioflow)
         for name, text in (
             ("data", "see docs/compatibility.md"),
             ("worker", "no attribute 'worker'; it is a module that has to be imported: import aioflow.worker"),
