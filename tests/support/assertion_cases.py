@@ -51,6 +51,10 @@ def _signs(name: str, good: Any, bad: Any) -> dict[str, AssertionCase]:
     }
 
 
+def _near_bfloat16(m: Any, x: Any, y: Any) -> Any:
+    return m.assert_near(m.cast(x, m.bfloat16), m.cast(y, m.bfloat16))
+
+
 _A: Final = np.array([1.0, 2.0], np.float32)
 _ONE: Final = np.float32(1.0)
 _GRID: Final = np.zeros((2, 3), np.float32)
@@ -79,6 +83,14 @@ CASES: Final[dict[str, AssertionCase]] = {
     ),
     "complex numbers are near": AssertionCase(
         lambda m, x, y: m.assert_near(x, y), (np.complex64(1 + 2j), np.complex64(1 + 2j)), PASSES, PASSES
+    ),
+    "bfloat16 is near": AssertionCase(_near_bfloat16, (_A, _A * np.float32(1.1)), PASSES, PASSES),
+    "bfloat16 is not near": AssertionCase(_near_bfloat16, (_A, _A * np.float32(1.2)), STEP, STEP),
+    "integers are not near": AssertionCase(
+        lambda m, x, y: m.assert_near(x, y, rtol=1, atol=1), (np.int32(1), np.int32(1)), CALL, CALL
+    ),
+    "strings are not near": AssertionCase(
+        lambda m, x, y: m.assert_near(x, y), (np.array([b"a"], object), np.array([b"a"], object)), CALL, CALL
     ),
     "rank": AssertionCase(lambda m, x: m.assert_rank(x, 2), (_GRID,), PASSES, PASSES),
     "another rank": AssertionCase(lambda m, x: m.assert_rank(x, 1), (_GRID,), CALL, CALL, STEP),

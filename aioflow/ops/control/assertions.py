@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+import ml_dtypes
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
@@ -291,11 +292,21 @@ def assert_near(
         summarize: Number of elements of each tensor to show; 3 if not given, -1 for all.
         message: Text at the start of the error.
         name: Name scope of the nodes.
+
+    Raises:
+        InvalidArgumentError: the dtype is neither floating nor complex.
     """
     with name_scope(name, "assert_near", [x, y]):
         left, right = _both(x, y)
         real = left.dtype.real_dtype
-        epsilon = 10 * np.finfo(real.np_dtype if real.np_dtype.kind == "f" else np.float32).eps
+        if not real.is_floating:
+            raise InvalidArgumentError(
+                "only floats and complex numbers are compared within a tolerance; use assert_equal for other dtypes",
+                expected="a floating or complex dtype",
+                actual=left.dtype,
+            )
+        # ml_dtypes has no type annotations for it.
+        epsilon = 10 * float(ml_dtypes.finfo(real.np_dtype).eps)  # type: ignore[no-untyped-call]
         relative = convert_to_tensor(epsilon if rtol is None else rtol, real, name="rtol")
         absolute = convert_to_tensor(epsilon if atol is None else atol, real, name="atol")
         size = "ComplexAbs" if left.dtype.is_complex else "Abs"
