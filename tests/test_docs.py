@@ -189,6 +189,23 @@ async def test_compatibility_page_reads_a_tensorflow_graph(tmp_path: Path, monke
     assert graph.get_tensor_by_name("y:0").shape.as_list() == [2]
 
 
+def _waits(node: ast.AST) -> bool:
+    """Return whether the statement has an `await` outside of functions."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return False
+    return isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith) or any(map(_waits, ast.iter_child_nodes(node)))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_says_where_to_paste_code_that_waits_outside_of_functions(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    for line, code in _blocks(text, "python"):
+        if _waits(compile(code, str(path), "exec", flags=flags)):
+            assert "`python -m asyncio`" in "\n".join(text.splitlines()[:line]), f"line {line}"
+            return
+
+
 PASTED = {
     "models": [code for _, code in _blocks((ROOT / "docs" / "models.md").read_text("utf-8"), "python")],
     "recomputation": [RECOMPUTED],
