@@ -20,7 +20,7 @@ import pytest
 
 import aioflow as af
 from aioflow.demo.digits import load_digits
-from tests.support.processes import SECONDS, program
+from tests.support.processes import SECONDS, end, program
 
 ROOT = Path(__file__).resolve().parents[2]
 _FENCE = re.compile(r"^(```+|~~~+)[ \t]*([\w-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -194,6 +194,45 @@ def test_mixed_precision_program_learns(tmp_path: Path) -> None:
     assert 0 < float(loss) < 0.5
     assert int(steps) in range(190, 201), "steps that overflow do not count"
     assert logged == ""
+
+
+def test_killed_tasks_of_the_distributed_program_recover(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "distributed.md").read_text("utf-8")
+    (code,) = (code for _, code in _blocks(page, "python") if "sys.argv" in code)
+    for port in re.findall(r"(?<=127.0.0.1:)\d+", code):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            code = code.replace(port, str(listener.getsockname()[1]))
+    (tmp_path / "train.py").write_text(code.replace("1000", "100"), encoding="utf-8")
+    chief_again, chief, other = (shown for _, shown in _blocks(page, "text"))
+    with contextlib.ExitStack() as running:
+
+        def begin(*task: str) -> subprocess.Popen[str]:
+            return running.enter_context(program("train.py", *task, cwd=tmp_path, stderr=subprocess.STDOUT))
+
+        ps, worker, killed = begin("ps", "0"), begin("worker", "1"), begin("worker", "0")
+        _read_until(killed, "INFO:aioflow.train:saved step 0 …", "INFO:aioflow.train:saved step 100 …")
+        end(killed)
+        restarted = begin("worker", "0")
+        _read_until(restarted, *chief_again.splitlines())
+        end(ps)
+        begin("ps", "0")
+        _read_until(restarted, *chief.splitlines())
+        _read_until(worker, *other.splitlines())
+
+
+def _read_until(started: subprocess.Popen[str], *shown: str) -> None:
+    """Read the output of a program until these lines have come in this order, with any numbers and anything for `…`."""
+    assert started.stdout is not None
+    seen = []
+    for line in shown:
+        pattern = re.sub(r"\d[\d.]*(e\\-\d+)?", r"\\d\\S*", re.escape(line)).replace("…", ".*")
+        for printed in started.stdout:
+            seen.append(printed)
+            if re.match(pattern, printed):
+                break
+        else:
+            raise AssertionError(f"the program has ended before {line!r}:\n{''.join(seen)}")
 
 
 def test_simulated_cluster_prints_the_documented_output(tmp_path: Path) -> None:
