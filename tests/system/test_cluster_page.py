@@ -37,7 +37,10 @@ def told(arguments: list[str], environment: dict[str, str], folder: Path) -> Wor
     """Return the options that a worker derives from these arguments, with the configuration file of the page."""
     [file] = blocks("toml")
     (folder / "cluster.toml").write_text(file, encoding="utf-8")
+    (folder / "secret").touch(0o600)
+    (folder / "secret").write_text("0" * 64, encoding="utf-8")
     here = [str(folder / "cluster.toml") if word.endswith("cluster.toml") else word for word in arguments]
+    here = [f"--secret-file={folder / 'secret'}" if word.startswith("--secret-file=") else word for word in here]
     return parse_options(make_parser("worker", ""), here, environment)
 
 
@@ -104,7 +107,7 @@ def test_pod_arguments_name_every_task_once(tmp_path: Path) -> None:
     assert sorted(tasks) == [("ps", 0), *(("worker", n) for n in range(4))]
 
 
-def test_manifest_is_valid_yaml_and_consistent() -> None:
+def test_manifest_is_valid_yaml_and_consistent(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml", reason="PyYAML is of the extra `test`")
     manifest = next(block for block in blocks("yaml") if "kind: Job" in block)
     service, *jobs = yaml.safe_load_all(manifest)
@@ -119,9 +122,10 @@ def test_manifest_is_valid_yaml_and_consistent() -> None:
         assert service["spec"]["selector"].items() <= labels.items()
         [container] = pod["containers"]
         assert container["command"] == ["python", "-m", "aioflow.worker"]
-    probe = container["readinessProbe"]["exec"]["command"]
-    compile(probe[-1], "the probe", "exec")
-    assert any(argument.startswith("--status-port=9090") for argument in container["args"])
+        # The probes request the status page of this worker, which listens inside the pod alone.
+        health = {each["name"]: each["value"] for each in container["env"]}["AIOFLOW_HEALTH"]
+        options = told(container["args"], {"JOB_COMPLETION_INDEX": "0"}, tmp_path)
+        assert health == f"http://127.0.0.1:{options.status_port}/health"
 
 
 def test_kuberay_manifest_is_valid_yaml_with_one_image() -> None:

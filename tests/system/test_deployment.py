@@ -82,6 +82,26 @@ def test_manifests_are_valid_in_kubernetes(page: str) -> None:
         schemas.validate(manifest, schemas.latest_version(), strict=True)
 
 
+@pytest.mark.parametrize("page", ["deployment.md", "cluster.md"])
+def test_pods_have_few_rights_and_probes_and_keep_their_secret(page: str) -> None:
+    pods = [found["spec"]["template"]["spec"] for found in _manifests(DOCS / page) if found["kind"] != "Service"]
+    assert pods
+    for pod in pods:
+        rights = pod["securityContext"]
+        assert rights["runAsNonRoot"] is True
+        assert rights["runAsUser"] == rights["fsGroup"] == rights["runAsGroup"] != 0
+        assert rights["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod["automountServiceAccountToken"]
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert {"startupProbe", "readinessProbe", "livenessProbe"} <= container.keys()
+        assert container["resources"]["requests"] == container["resources"]["limits"]
+        (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
+        assert (mount["name"], mount["readOnly"], volume["secret"]["defaultMode"]) == (volume["name"], True, 0o440)
+        words = " ".join(container["command"] + container["args"])
+        assert re.search(rf"--(token|secret)-file[ =]{mount['mountPath']}/", words)
+
+
 def test_service_and_deployment_belong_together() -> None:
     deployment, service = _manifests(PAGE)
     pod = deployment["spec"]["template"]
