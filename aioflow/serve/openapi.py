@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
 from typing import Final
 
 from aioflow.release import RELEASE
@@ -221,6 +220,22 @@ _CALLS: Final = {"InferRequest", "GenerateRequest", "PredictRequest", "ExamplesR
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _GUARD: Final = (400, 403)  # a repeated header; a cross-origin request
+_MEANINGS: Final[Mapping[int, str]] = {
+    400: "The request violates the protocol or does not fit the model, or a kernel rejected its rows.",
+    401: "The token is missing or wrong.",
+    403: "A page of another site sent the request, or the host name is not allowed.",
+    404: "There is no such model or version.",
+    413: "The request exceeds a limit: send less.",
+    415: "The compression of the body is not supported.",
+    429: "The queue is full: retry after the seconds of Retry-After.",
+    500: "A fault of the server or of the model; see its log.",
+    501: "The protocol has no datatype for an output.",
+    503: "The model is being loaded, or the service is shutting down.",
+    504: "The time limit of the request or of its body has passed.",
+    507: "There is not enough memory for the model or for this step.",
+}
+_WITHOUT_A_BODY: Final = "The request violates the protocol, for example by a repeated header."
+_ADMINISTERED: Final = "The token may not load or unload models. Or: " + _MEANINGS[403]
 _AGAIN: Final = (429, 503)  # responses with Retry-After
 _LENGTH: Final = "Inference-Header-Content-Length"
 _LENGTH_SAYS: Final = "Length of the JSON in the body, in bytes; binary tensors follow it. Default: the whole body."
@@ -312,24 +327,32 @@ def _content(kinds: Mapping[str, str]) -> JsonObject:
 
 
 def _responses(line: HttpRoute, needs_token: bool) -> JsonObject:
-    found: JsonObject = {"200": {"description": HTTPStatus.OK.phrase, "content": _content(line.gives)}}
+    found: JsonObject = {"200": {"description": "Success.", "content": _content(line.gives)}}
     if _BYTES in line.gives:
         length = {"description": _LENGTH_SAYS, "schema": {"type": "string", "pattern": "^[0-9]+$"}}
         found["200"]["headers"] = {_LENGTH: length}
     guard = (*_GUARD, 401) if needs_token else _GUARD
     for status in sorted({*line.fails, *guard}):
-        found[str(status)] = _error(status)
+        found[str(status)] = _error(status, _meaning(line, status))
     if line.not_ready:
         found["503"] = {
-            "description": HTTPStatus.SERVICE_UNAVAILABLE.phrase,
+            "description": "Not ready: the response has the reason.",
             "content": {_JSON: {"schema": ref(line.not_ready)}},
         }
     return found
 
 
-def _error(status: int) -> JsonObject:
+def _meaning(line: HttpRoute, status: int) -> str:
+    if status == 400 and line.takes is None:
+        return _WITHOUT_A_BODY
+    if status == 403 and line.path.endswith(("/load", "/unload")):
+        return _ADMINISTERED
+    return _MEANINGS[status]
+
+
+def _error(status: int, meaning: str) -> JsonObject:
     made: JsonObject = {
-        "description": HTTPStatus(status).phrase,
+        "description": meaning,
         "content": {_JSON: {"schema": ref("Error")}},
     }
     if status in _AGAIN:

@@ -18,6 +18,7 @@ _VERSION: Final = _MODEL + "/versions/{version}"
 _STORED: Final = "/v2/repository/models/{model}"
 # TensorFlow Serving's API.
 _V1: Final = tuple(f"/v1/models/{{model}}{which}" for which in ("", "/versions/{version}", "/labels/{label}"))
+_BOTH: Final = ((_MODEL, "a model"), (_VERSION, "a version"))
 INFER: Final = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer")
 
 # Statuses of errors, besides those of the guard.
@@ -63,16 +64,16 @@ def lines(endpoints: Endpoints, page: Page, metrics: AnswerFunction, openapi: An
     """Return all routes, the most frequent first."""
     tensors = {_JSON: "InferRequest", _BYTES: ""}, {_JSON: "InferResponse", _BYTES: ""}
     calls = [
-        HttpRoute("POST", path + "/infer", endpoints.infer, "Call a model", tensors[1], tensors[0], _CALLING)
-        for path in (_MODEL, _VERSION)
+        HttpRoute("POST", path + "/infer", endpoints.infer, f"Call {which}", tensors[1], tensors[0], _CALLING)
+        for path, which in _BOTH
     ]
     generating = endpoints.generating
     generate, events, prompt = {_JSON: "GenerateResponse"}, {_EVENTS: ""}, {_JSON: "GenerateRequest"}
-    for path in (_MODEL, _VERSION):
-        stream = path + "/generate_stream"
+    for path, which in _BOTH:
+        whole, stream = path + "/generate", path + "/generate_stream"
         calls += [
-            HttpRoute("POST", path + "/generate", generating.whole, "Generate tokens", generate, prompt, _CALLING),
-            HttpRoute("POST", stream, generating.stream, "Stream tokens as events", events, prompt, _CALLING),
+            HttpRoute("POST", whole, generating.whole, f"Generate tokens with {which}", generate, prompt, _CALLING),
+            HttpRoute("POST", stream, generating.stream, f"Stream tokens of {which}", events, prompt, _CALLING),
         ]
     return [
         *calls,
@@ -105,7 +106,7 @@ def _of_health(endpoints: Endpoints) -> list[HttpRoute]:
 def _of_models(endpoints: Endpoints) -> list[HttpRoute]:
     statistics = {_JSON: "Statistics"}
     found = [HttpRoute("GET", "/v2/models/stats", endpoints.statistics, "Statistics of all models", statistics)]
-    for path, which in ((_MODEL, "a model"), (_VERSION, "a version")):
+    for path, which in _BOTH:
         summaries = f"Inputs and outputs of {which}", f"Readiness of {which}", f"Statistics of {which}"
         found += [
             HttpRoute("GET", path, endpoints.model, summaries[0], {_JSON: "Model"}, fails=_FINDING),
@@ -141,15 +142,16 @@ def _of_tensorflow(endpoints: Endpoints) -> list[HttpRoute]:
     asked, given = {_JSON: "PredictRequest"}, {_JSON: "PredictResponse"}
     examples, results = {_JSON: "ExamplesRequest"}, {_JSON: "Results"}
     found = []
-    for path in _V1:
+    for path, which in zip(_V1, ("a model", "a version", "a labelled version"), strict=True):
         predict, classify, regress = (f"{path}:{verb}" for verb in ("predict", "classify", "regress"))
         found += [
-            HttpRoute("POST", predict, endpoints.predict, "Call a model (TensorFlow Serving)", given, asked, _CALLING),
-            HttpRoute("POST", classify, endpoints.classify, "Classify examples", results, examples, _CALLING),
-            HttpRoute("POST", regress, endpoints.regress, "Regression of examples", results, examples, _CALLING),
-            HttpRoute("GET", path, endpoints.versions, "States of versions", {_JSON: "VersionStatus"}, fails=(404,)),
+            HttpRoute("POST", predict, endpoints.predict, f"Predict with {which}", given, asked, _CALLING),
+            HttpRoute("POST", classify, endpoints.classify, f"Classify with {which}", results, examples, _CALLING),
+            HttpRoute("POST", regress, endpoints.regress, f"Regression with {which}", results, examples, _CALLING),
+            HttpRoute("GET", path, endpoints.versions, f"State of {which}", {_JSON: "VersionStatus"}, fails=(404,)),
             HttpRoute(
-                "GET", path + "/metadata", endpoints.signatures, "Signatures", {_JSON: "Signatures"}, fails=_FINDING
+                *("GET", path + "/metadata", endpoints.signatures, f"Signatures of {which}", {_JSON: "Signatures"}),
+                fails=_FINDING,
             ),
         ]
     return found

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ async def test_document_lists_all_routes_and_schemas(tmp_path: Path) -> None:
         assert named == set(document["components"]["schemas"])
         assert (await client.post("/v2/models/m/infer", json=asked(rows()))).status_code == 200
         assert (await client.post("/v2/repository/index", json={"ready": "yes"})).status_code == 400
+
+
+async def test_document_says_what_each_endpoint_does_and_its_statuses_mean() -> None:
+    transport = httpx.ASGITransport(create_app(Repository({}), token="secret", admin_token="other"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        found = await client.get("/openapi.json", headers={"Authorization": "Bearer secret"})
+    paths = {path: each for path, each in found.json()["paths"].items() if not path.startswith("/page/")}
+    summaries = [operation["summary"] for each in paths.values() for operation in each.values()]
+    assert len(set(summaries)) == len(summaries)
+    for each in paths.values():
+        for operation in each.values():
+            for status, response in operation["responses"].items():
+                assert response["description"] != HTTPStatus(int(status)).phrase
+    load = paths["/v2/repository/models/{model}/load"]["post"]["responses"]
+    assert "may not load or unload" in load["403"]["description"]
+    assert "queue is full" in load["429"]["description"]
+    assert "fit the model" not in paths["/v2"]["get"]["responses"]["400"]["description"]
 
 
 async def test_document_marks_the_routes_that_need_no_token() -> None:
