@@ -95,7 +95,7 @@ def test_boxes_are_within_the_picture_and_do_not_overlap(name: str, request: pyt
 def test_devices_have_colours(trained: str) -> None:
     picture = drawn(trained)
     legend = [text.text for text in picture.findall(f"{SVG}text")]
-    assert legend == ["model <1>.pbtxt", "/device:CPU:0", "/device:CPU:1"]
+    assert legend == ["model <1>.pbtxt", "/device:CPU:0", "/device:CPU:1", "+N: reads N constants and weights"]
     fills = {
         (group.findall(f"{SVG}title")[0].text or "").split("\n")[0]: group.findall(f"{SVG}rect")[-1].attrib["fill"]
         for group in picture.findall(f"{SVG}g")

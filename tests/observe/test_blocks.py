@@ -90,4 +90,18 @@ def test_long_picture_has_columns_of_a_readable_shape() -> None:
 
 def test_picture_has_dark_colors_unless_a_page_forbids_styles() -> None:
     assert "prefers-color-scheme:dark" in as_svg(drawn(), "deep")
-    assert "<style" not in as_svg(drawn(), "deep", dark=False)
+    assert "<style" not in as_svg(drawn(), "deep", embedded=True)
+
+
+def test_picture_marks_inputs_and_outputs_and_lists_the_nodes_of_closed_boxes(graph: af.Graph) -> None:
+    x = af.placeholder("float32", [None, 2], name="x")
+    with af.name_scope("layer"):
+        h = af.nn.relu(af.matmul(x, af.ones([2, 2]), name="product"), name="relu")
+    y = af.identity(h, name="y")
+    found = outline(graph, [x], [y], 1)
+    picture = ElementTree.fromstring(as_svg(found, "small", embedded=True))
+    texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"input · x", "output · y", "+N: reads N constants and weights"} <= set(texts)
+    (scope,) = picture.iterfind(".//*[@data-scope]")
+    assert scope.get("data-nodes") == "layer/product\nlayer/relu"
+    assert "data-nodes" not in as_svg(found, "small")

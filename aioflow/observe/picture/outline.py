@@ -88,6 +88,7 @@ class Box:
         output: Dtype and shape of the first output that another box reads, or "".
         device: Device of its nodes; "" if they are on several devices or it is unknown.
         role: "input", "output", "scope" or "node".
+        contents: Names of its nodes.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Box:
     output: str = ""
     device: str = ""
     role: str = "node"
+    contents: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +290,7 @@ class _Outlining:
             title = self._titles.get(name, name.rstrip("/").rpartition("/")[2])
             box = boxes.setdefault(name, Box(name.rstrip("/"), title, role="scope"))
             box.nodes += 1
+            box.contents.append(op.name)
             box.ops[op.type] += 1
             placed[name].add(op.device if self._devices is None else self._devices.get(op.name, ""))
             if op in self._fed:

@@ -1,6 +1,7 @@
 """A graph picture as one self-contained SVG file, with names and counts as tooltips.
 
-A page that embeds the picture can use the classes `box`, `scope` (with its name as `data-scope`) and `edge`.
+A page that embeds the picture can use the classes `box`, `scope` and `edge`. A scope has its name as `data-scope`,
+and the names of its nodes as `data-nodes`, for a search.
 """
 
 from __future__ import annotations
@@ -54,10 +55,11 @@ class _Drawn(NamedTuple):
     height: float
 
 
-def as_svg(outline: Outline, title: str, dark: bool = True) -> str:
+def as_svg(outline: Outline, title: str, embedded: bool = False) -> str:
     """Return the outline as the text of an SVG file.
 
-    With `dark`, it has a style for programs and systems with dark colors. A page may forbid styles within pictures.
+    If it is not embedded, it has a style for programs and systems with dark colors. If it is, it has no style, which a
+    page may forbid within pictures, and scopes list the names of their nodes.
     """
     title = "".join(sign if sign.isprintable() else "\ufffd" for sign in title)  # XML cannot express all the others
     drawn = {name: _sized(box) for name, box in outline.boxes.items()}
@@ -66,14 +68,21 @@ def as_svg(outline: Outline, title: str, dark: bool = True) -> str:
     sheet = arranged(layout, {name: (each.width, each.height) for name, each in drawn.items()}, _HEAD + _MARGIN)
     fills = colours(outline)
     # About 9 pixels per letter of the title, in 16-pixel type.
-    width = max(sheet.width, len(title) * 9.0, _legend_width(fills)) + 2 * _MARGIN
-    bottom = sheet.bottom + _MARGIN + (_LEGEND if fills else 0.0)
+    notes = _notes(outline)
+    widest = max(map(len, notes), default=0) * _TEXT
+    width = max(sheet.width, len(title) * 9.0, _legend_width(fills), widest) + 2 * _MARGIN
+    y = sheet.bottom + _MARGIN
+    bottom = y + _LINE * len(notes) + (_LEGEND if fills else 0.0)
     body = chain(
         _edges(outline, layout, drawn, sheet),
-        *(_box(each, layout.places[name], sheet, fills) for name, each in drawn.items()),
+        *(_box(each, layout.places[name], sheet, fills, embedded) for name, each in drawn.items()),
         _legend(fills, bottom - _LEGEND),
+        (
+            f'<text x="{_MARGIN:.0f}" y="{y + _LINE * at:.0f}" fill="#405060">{note}</text>'
+            for at, note in enumerate(notes)
+        ),
     )
-    return "\n".join([*_head(width, bottom, title, dark), *body, "</svg>", ""])
+    return "\n".join([*_head(width, bottom, title, not embedded), *body, "</svg>", ""])
 
 
 def colours(outline: Outline) -> dict[str, str]:
@@ -94,6 +103,8 @@ def _sized(box: Box) -> _Drawn:
     elif second.rpartition("/")[2].lower() == box.title.lower() and "/" not in second:
         # A name that only repeats the op tells nothing.
         second = ""
+    if box.role in ("input", "output"):
+        second = f"{box.role} · {second}" if second else box.role
     weights = f"+{box.weights}" if box.weights else ""
     third = "  ".join(text for text in (box.output, weights) if text)
     lines = [_short(text) for text in (box.title, second, third) if text]
@@ -125,7 +136,7 @@ def _head(width: float, height: float, title: str, dark: bool) -> Iterator[str]:
     yield f'<text x="{_MARGIN:.0f}" y="{_HEAD:.0f}" font-size="16" font-weight="bold">{escape(title)}</text>'
 
 
-def _box(drawn: _Drawn, place: BoxPosition, sheet: Sheet, fills: Mapping[str, str]) -> Iterator[str]:
+def _box(drawn: _Drawn, place: BoxPosition, sheet: Sheet, fills: Mapping[str, str], embedded: bool) -> Iterator[str]:
     box = drawn.box
     center = sheet.x(place) + _MARGIN
     left = center - drawn.width / 2
@@ -134,6 +145,9 @@ def _box(drawn: _Drawn, place: BoxPosition, sheet: Sheet, fills: Mapping[str, st
     round_ = drawn.height / 2 if box.role in ("input", "output") else 5.0
     shape = f'x="{left:.1f}" y="{top:.1f}" width="{drawn.width:.1f}" height="{drawn.height:.1f}" rx="{round_:.1f}"'
     kind = f'class="scope" data-scope={quoteattr(box.name)}' if box.role == "scope" else 'class="box"'
+    if embedded and box.role == "scope":
+        names = "\n".join(box.contents)
+        kind += f" data-nodes={quoteattr(names)}"
     yield f"<g {kind}><title>{escape(_tooltip(box))}</title>"
     if box.role == "scope":
         # A second outline, shifted by 3 pixels, suggests a stack of nodes.
@@ -203,6 +217,16 @@ def _curve(points: Sequence[tuple[BoxPosition, float]], sheet: Sheet, edge: tupl
 
 
 # ── the legend ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _notes(outline: Outline) -> list[str]:
+    """Return the lines that explain the signs of the picture."""
+    found = []
+    if any(box.weights for box in outline.boxes.values()):
+        found.append("+N: reads N constants and weights")
+    if any(box.role == "scope" for box in outline.boxes.values()):
+        found.append("Box with a second one behind: a scope, or repeated blocks")
+    return found
 
 
 def _legend_width(fills: Mapping[str, str]) -> float:

@@ -97,7 +97,7 @@ function search() {
   for (const box of found) box.classList.remove("found", "current");
   const boxes = [...at("picture").querySelectorAll(".box, .scope")];
   // The title of a box has its full name, and the ops of a scope.
-  found = wanted ? boxes.filter((box) => box.textContent.toLowerCase().includes(wanted)) : [];
+  found = wanted ? boxes.filter((box) => `${box.textContent}\n${box.dataset.nodes ?? ""}`.toLowerCase().includes(wanted)) : [];
   for (const box of found) box.classList.add("found");
   current = -1;
   put("matches", wanted && !found.length ? "no match" : "");
@@ -109,7 +109,10 @@ function next(step) {
   current = current < 0 ? 0 : (current + step + found.length) % found.length;
   found[current].classList.add("current");
   found[current].scrollIntoView({ block: "center", inline: "center" });
-  put("matches", `${current + 1} of ${found.length}`);
+  const { nodes = "" } = found[current].dataset;
+  const wanted = at("find").value.trim().toLowerCase();
+  const inside = nodes.split("\n").filter((name) => name.toLowerCase().includes(wanted)).length;
+  put("matches", `${current + 1} of ${found.length}${nodes && inside ? ` (${inside} inside: click the box to open it)` : ""}`);
 }
 
 at("find").addEventListener("input", () => {

@@ -347,7 +347,7 @@ def _drawn(model: ServedModel, signature: Signature, title: str, opened: Collect
     inputs, outputs = list(signature.inputs.values()), [values_of(each) for each in signature.outputs.values()]
     plan = model.session.plan(outputs, inputs)
     devices = {node.name: device for device, node in plan.placed_nodes()}
-    return as_svg(outline(model.model.graph, inputs, outputs, None, devices, opened), title, dark=False)
+    return as_svg(outline(model.model.graph, inputs, outputs, None, devices, opened), title, embedded=True)
 
 
 _HTML: Final = "text/html; charset=utf-8"
