@@ -62,7 +62,10 @@ export function showModels(status, chosen) {
 }
 
 function modelRow(model) {
-  const row = plainRow(["", "", "", "number", "number minor", "number", "number minor", "number minor"]);
+  const heads = [...document.querySelectorAll("#models-table thead th")];
+  const row = plainRow(["", "", "", "number", "number", "number", "number", "number"]);
+  // On phones, a row is a card, whose values have the heads of the columns as labels.
+  heads.forEach((head, at) => (row.children[at].dataset.label = head.textContent));
   row.children[0].append(element("a", model.name, { href: `#${keyOf(model)}` }));
   row.children[1].textContent = model.version || "–";
   row.children[2].append(element("span"));
