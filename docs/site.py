@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import posixpath
 import re
+import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -19,6 +21,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -32,6 +35,8 @@ _PICTURE: Final = re.compile(
     r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*'
     r'<img alt="(?P<text>[^"]*)" src="(?P<light>[^"]+)">\s*</picture>'
 )
+# The theme loads the script of diagrams from this address, when a page has one.
+_MERMAID: Final = '"https://unpkg.com/mermaid@11/dist/mermaid.min.js"'
 _CODE: Final = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 _PLACED: Final = re.compile(r'<a id="(aioflow[\w.]*):"></a>')  # which namespace the names after it are those of
@@ -147,7 +152,8 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Let the inventory, from which other sites link to this one, have the public names."""
+    """Let the inventory, from which other sites link to this one, have the public names. Add mermaid."""
+    _add_mermaid(config)
     file = Path(config.site_dir) / "objects.inv"
     *head, packed = file.read_bytes().split(b"\n", 4)
     names = _public_names(_modules())
@@ -155,6 +161,26 @@ def on_post_build(config: MkDocsConfig) -> None:
         r"(?<![\w.])aioflow\.[\w.]+", lambda found: _public(found[0], names), zlib.decompress(packed).decode()
     )
     file.write_bytes(b"\n".join([*head, zlib.compress(lines.encode(), 9)]))
+
+
+def _add_mermaid(config: MkDocsConfig) -> None:
+    """Load mermaid from a copy, so that the site works offline. `MERMAID_PACKAGE` is the path of its npm package.
+
+    Raises:
+        PluginError: the theme loads mermaid from another address.
+    """
+    package = os.environ.get("MERMAID_PACKAGE")
+    if not package:
+        return
+    scripts = Path(config.site_dir) / "assets" / "javascripts"
+    (bundle,) = scripts.glob("bundle.*.min.js")
+    text = bundle.read_text(encoding="utf-8")
+    if _MERMAID not in text:
+        raise PluginError(f"{bundle.name} does not contain {_MERMAID}: adapt docs/site.py to this version of the theme")
+    with tarfile.open(package) as files, files.extractfile("package/dist/mermaid.min.js") as script:
+        (scripts / "mermaid.min.js").write_bytes(script.read())
+    here = """new URL("mermaid.min.js",document.querySelector("script[src*='javascripts/bundle.']").src).href"""
+    bundle.write_text(text.replace(_MERMAID, here), encoding="utf-8")
 
 
 def _led(found: re.Match[str], uri: str, files: Files) -> str:
