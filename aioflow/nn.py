@@ -37,6 +37,15 @@ from aioflow.ops.nn.cross_entropy import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
+from aioflow.ops.nn.ctc import (
+    collapse_repeated,
+    ctc_beam_search_decoder,
+    ctc_beam_search_decoder_v2,
+    ctc_greedy_decoder,
+    ctc_loss,
+    ctc_loss_v2,
+    ctc_unique_labels,
+)
 from aioflow.ops.nn.embeddings import embedding_lookup, embedding_lookup_sparse, safe_embedding_lookup_sparse
 from aioflow.ops.nn.layers import dropout, relu_layer, xw_plus_b, zero_fraction
 from aioflow.ops.nn.normalization import (
@@ -61,6 +70,7 @@ __all__ = [
     "avg_pool3d",
     "batch_normalization",
     "bias_add",
+    "collapse_repeated",
     "conv2d",
     "conv2d_backprop_filter",
     "conv2d_backprop_input",
@@ -70,6 +80,12 @@ __all__ = [
     "conv3d_backprop_filter_v2",
     "conv3d_transpose",
     "crelu",
+    "ctc_beam_search_decoder",
+    "ctc_beam_search_decoder_v2",
+    "ctc_greedy_decoder",
+    "ctc_loss",
+    "ctc_loss_v2",
+    "ctc_unique_labels",
     "depthwise_conv2d",
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",

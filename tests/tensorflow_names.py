@@ -907,6 +907,7 @@ avg_pool2d(value, ksize, strides, padding, data_format, name, input)
 avg_pool3d(input, ksize, strides, padding, data_format, name)
 batch_normalization(x, mean, variance, offset, scale, variance_epsilon, name)
 bias_add(value, bias, data_format, name)
+collapse_repeated(labels, seq_length, name)
 conv2d(input, filter, strides, padding, use_cudnn_on_gpu, data_format, dilations, name, filters)
 conv2d_backprop_filter(input, filter_sizes, out_backprop, strides, padding, use_cudnn_on_gpu, data_format,
     dilations, name)
@@ -918,6 +919,13 @@ conv3d_backprop_filter(input, filter_sizes, out_backprop, strides, padding, data
 conv3d_backprop_filter_v2(input, filter_sizes, out_backprop, strides, padding, data_format, dilations, name)
 conv3d_transpose(value, filter, output_shape, strides, padding, data_format, name, input, filters, dilations)
 crelu(features, name, axis)
+ctc_beam_search_decoder(inputs, sequence_length, beam_width, top_paths, merge_repeated)
+ctc_beam_search_decoder_v2(inputs, sequence_length, beam_width, top_paths)
+ctc_greedy_decoder(inputs, sequence_length, merge_repeated, blank_index)
+ctc_loss(labels, inputs, sequence_length, preprocess_collapse_repeated, ctc_merge_repeated,
+    ignore_longer_outputs_than_inputs, time_major, logits)
+ctc_loss_v2(labels, logits, label_length, logit_length, logits_time_major, unique, blank_index, name)
+ctc_unique_labels(labels, name)
 depthwise_conv2d(input, filter, strides, padding, rate, name, data_format, dilations)
 depthwise_conv2d_native(input, filter, strides, padding, data_format, dilations, name)
 depthwise_conv2d_native_backprop_filter(input, filter_sizes, out_backprop, strides, padding, data_format,

@@ -1,0 +1,101 @@
+"""CTC: sums over all paths, refused labels, and the limits of TensorFlow's op that do not apply."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aioflow as af
+from aioflow.errors import InvalidArgumentError
+from aioflow.testing.evaluate import evaluate as evaluated
+
+
+def loss(x: Any, rows: list[list[int]], steps: list[int], **how: Any) -> af.Tensor:
+    places = [[n, m] for n, row in enumerate(rows) for m in range(len(row))]
+    flat = [label for row in rows for label in row]
+    labels = af.SparseTensor(
+        np.array(places, np.int64).reshape(-1, 2), af.constant(np.array(flat, np.int32)), [len(rows), 9]
+    )
+    return af.nn.ctc_loss(labels, x, np.array(steps, np.int32), **how)
+
+
+def evaluate(tensor: af.Tensor, feeds: Any = None) -> Any:
+    (found,) = evaluated([tensor], feeds)
+    return found
+
+
+def merged(path: tuple[int, ...], blank: int) -> list[int]:
+    return [label for label, _ in itertools.groupby(path) if label != blank]
+
+
+@pytest.mark.parametrize("labels", [[0, 1], [1, 1], [2], []])
+def test_loss_sums_over_all_paths(labels: list[int]) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 1, 4))
+    scores = x[:, 0] - np.log(np.exp(x[:, 0]).sum(axis=1, keepdims=True))
+    paths = [path for path in itertools.product(range(4), repeat=4) if merged(path, 3) == labels]
+    total = sum(np.exp(sum(scores[t, label] for t, label in enumerate(path))) for path in paths)
+    assert evaluate(loss(af.constant(x), [labels], [4])) == pytest.approx([-np.log(total)])
+
+
+def test_beam_that_keeps_all_prefixes_finds_the_likeliest_labels() -> None:
+    x = np.random.default_rng(2).standard_normal((4, 1, 3))
+    scores = x[:, 0] - np.log(np.exp(x[:, 0]).sum(axis=1, keepdims=True))
+    totals: dict[tuple[int, ...], float] = {}
+    for path in itertools.product(range(3), repeat=4):
+        key = tuple(merged(path, 2))
+        totals[key] = totals.get(key, 0.0) + np.exp(sum(scores[t, label] for t, label in enumerate(path)))
+    best = sorted(totals.items(), key=lambda item: -item[1])[:3]
+    paths, log_probabilities = af.nn.ctc_beam_search_decoder_v2(x, [4], 100, 3)
+    found = [tuple(evaluate(path.values).tolist()) for path in paths]
+    assert found == [labels for labels, _ in best]
+    assert evaluate(log_probabilities)[0] == pytest.approx(np.log([total for _, total in best]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "why"),
+    [
+        ([[0, 1, 2], [0]], [2, 2], "sequence 0 has more labels than time steps"),
+        ([[3, 1], [0]], [3, 3], "a label follows a blank"),
+        ([[-1], [0]], [3, 3], "a label is negative"),
+        ([[0], [0]], [3, 5], "a sequence length is out of range"),
+        ([[0], [0]], [3, -1], "a sequence length is out of range"),
+        ([[0], [0], [1]], [3, 3], "a label belongs to no sequence"),
+    ],
+)
+def test_labels_and_lengths_that_do_not_fit_fail_the_step(rows: Any, steps: Any, why: str) -> None:
+    x = af.placeholder("float32", [None, None, 4])
+    result = loss(x, rows, steps)
+    with pytest.raises(InvalidArgumentError, match=why):
+        evaluate(result, {x: np.zeros((4, 2, 4), np.float32)})
+
+
+def test_sequences_without_labels_or_steps() -> None:
+    x = np.zeros((2, 2, 4), np.float32)
+    result = evaluate(loss(af.constant(x), [[], []], [2, 0]))
+    assert result == pytest.approx([2 * np.log(4), 0])
+    nothing = evaluate(loss(af.constant(x[:, :0]), [], []))
+    assert nothing.shape == (0,)
+
+
+def test_too_few_results_fail_the_step() -> None:
+    paths, _ = af.nn.ctc_beam_search_decoder(np.zeros((1, 1, 2), np.float32), [1], beam_width=4, top_paths=4)
+    with pytest.raises(InvalidArgumentError, match="too few results for sequence 0"):
+        evaluate(paths[0].values)
+
+
+def test_second_derivative_is_refused() -> None:
+    x = af.constant(np.zeros((3, 1, 4), np.float32))
+    (slopes,) = af.gradients(loss(x, [[1]], [3]), [x])
+    assert slopes is not None
+    with pytest.raises(InvalidArgumentError, match="no second derivative"):
+        af.gradients(slopes, [x])
+
+
+def test_missing_arguments_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="blank_index"):
+        af.nn.ctc_loss_v2(af.SparseTensor([[0, 0]], [1], [1, 1]), np.zeros((3, 1, 4)), None, [3])
+    with pytest.raises(InvalidArgumentError, match="lengths"):
+        af.nn.ctc_loss_v2([[1]], np.zeros((3, 1, 4)), None, [3])
