@@ -10,7 +10,7 @@ import pytest
 
 import aioflow as af
 from aioflow.errors import InvalidArgumentError
-from aioflow.testing.evaluate import evaluate as evaluated
+from aioflow.testing.evaluate import evaluate
 
 
 def loss(x: Any, rows: list[list[int]], steps: list[int], **how: Any) -> af.Tensor:
@@ -20,11 +20,6 @@ def loss(x: Any, rows: list[list[int]], steps: list[int], **how: Any) -> af.Tens
         np.array(places, np.int64).reshape(-1, 2), af.constant(np.array(flat, np.int32)), [len(rows), 9]
     )
     return af.nn.ctc_loss(labels, x, np.array(steps, np.int32), **how)
-
-
-def evaluate(tensor: af.Tensor, feeds: Any = None) -> Any:
-    (found,) = evaluated([tensor], feeds)
-    return found
 
 
 def merged(path: tuple[int, ...], blank: int) -> list[int]:
@@ -37,7 +32,7 @@ def test_loss_sums_over_all_paths(labels: list[int]) -> None:
     scores = x[:, 0] - np.log(np.exp(x[:, 0]).sum(axis=1, keepdims=True))
     paths = [path for path in itertools.product(range(4), repeat=4) if merged(path, 3) == labels]
     total = sum(np.exp(sum(scores[t, label] for t, label in enumerate(path))) for path in paths)
-    assert evaluate(loss(af.constant(x), [labels], [4])) == pytest.approx([-np.log(total)])
+    assert evaluate([loss(af.constant(x), [labels], [4])])[0] == pytest.approx([-np.log(total)])
 
 
 def test_beam_that_keeps_all_prefixes_finds_the_likeliest_labels() -> None:
@@ -49,9 +44,9 @@ def test_beam_that_keeps_all_prefixes_finds_the_likeliest_labels() -> None:
         totals[key] = totals.get(key, 0.0) + np.exp(sum(scores[t, label] for t, label in enumerate(path)))
     best = sorted(totals.items(), key=lambda item: -item[1])[:3]
     paths, log_probabilities = af.nn.ctc_beam_search_decoder_v2(x, [4], 100, 3)
-    found = [tuple(evaluate(path.values).tolist()) for path in paths]
-    assert found == [labels for labels, _ in best]
-    assert evaluate(log_probabilities)[0] == pytest.approx(np.log([total for _, total in best]))
+    *found, scores = evaluate([*(path.values for path in paths), log_probabilities])
+    assert [tuple(labels.tolist()) for labels in found] == [labels for labels, _ in best]
+    assert scores[0] == pytest.approx(np.log([total for _, total in best]))
 
 
 @pytest.mark.parametrize(
@@ -69,21 +64,21 @@ def test_labels_and_lengths_that_do_not_fit_fail_the_step(rows: Any, steps: Any,
     x = af.placeholder("float32", [None, None, 4])
     result = loss(x, rows, steps)
     with pytest.raises(InvalidArgumentError, match=why):
-        evaluate(result, {x: np.zeros((4, 2, 4), np.float32)})
+        evaluate([result], {x: np.zeros((4, 2, 4), np.float32)})
 
 
 def test_sequences_without_labels_or_steps() -> None:
     x = np.zeros((2, 2, 4), np.float32)
-    result = evaluate(loss(af.constant(x), [[], []], [2, 0]))
+    (result,) = evaluate([loss(af.constant(x), [[], []], [2, 0])])
     assert result == pytest.approx([2 * np.log(4), 0])
-    nothing = evaluate(loss(af.constant(x[:, :0]), [], []))
+    (nothing,) = evaluate([loss(af.constant(x[:, :0]), [], [])])
     assert nothing.shape == (0,)
 
 
 def test_too_few_results_fail_the_step() -> None:
     paths, _ = af.nn.ctc_beam_search_decoder(np.zeros((1, 1, 2), np.float32), [1], beam_width=4, top_paths=4)
     with pytest.raises(InvalidArgumentError, match="too few results for sequence 0"):
-        evaluate(paths[0].values)
+        evaluate([paths[0].values])
 
 
 def test_second_derivative_is_refused() -> None:

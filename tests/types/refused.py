@@ -37,7 +37,7 @@ BUILDERS: Final[list[Callable[[af.Tensor, af.Variable, af.Session], Any]]] = [
     lambda x, v, s: af.pad(x, [[0, 0]], "EDGE"),  # type: ignore[arg-type]
     lambda x, v, s: af.group(x, object()),  # type: ignore[arg-type]
     lambda x, v, s: af.train.AdamOptimizer(object()).minimize(x),  # type: ignore[arg-type]
-    lambda x, v, s: af.metrics.mean(x),  # type: ignore[attr-defined]
+    lambda x, v, s: af.distributions.Normal(x),  # type: ignore[attr-defined]
     lambda x, v, s: af.nn.rleu(x),  # type: ignore[attr-defined]
     lambda x, v, s: float(x),  # type: ignore[arg-type]
     lambda x, v, s: int(v),  # type: ignore[call-overload]

@@ -18,6 +18,7 @@ import numpy as np
 
 from aioflow.concurrency.stopping import batches
 from aioflow.errors import InvalidArgumentError
+from aioflow.kernels.blockwise import claim_array
 from aioflow.kernels.registry import Binding, binder, kernel
 from aioflow.kernels.sparse.entries import int64_array
 from aioflow.memory.values import Array, Namespace
@@ -122,7 +123,12 @@ def _labels(row: Array, blank: int, collapse: bool) -> tuple[int, Array]:
     return len(row), found[:count]
 
 
-@binder("CTCLoss", fresh=True, host=dict.fromkeys(("labels_indices", "labels_values", "sequence_length"), np.asarray))
+@binder(
+    "CTCLoss",
+    fresh=True,
+    elastic=True,
+    host=dict.fromkeys(("labels_indices", "labels_values", "sequence_length"), np.asarray),
+)
 def ctc_loss(binding: Binding) -> Callable[..., tuple[Array, Array]]:
     xp, dtype = binding.xp, binding.output_dtypes[0].np_dtype
 
@@ -134,6 +140,8 @@ def ctc_loss(binding: Binding) -> Callable[..., tuple[Array, Array]]:
         rates = xp.exp(scores)
         if not steps or not batch:
             return xp.zeros(batch, dtype), xp.zeros(inputs.shape, dtype)
+        for _ in range(4):  # the scores at all positions, alpha, beta, and the shares
+            claim_array((steps, *host.classes.shape), np.dtype(np.float64), nanoseconds=20)
         extended = _Extended(*(xp.asarray(each) for each in host))
         at = xp.take_along_axis(scores, extended.classes[None], axis=2)
         at[:, ~extended.exists] = _NEVER
