@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -75,7 +76,7 @@ def create_app(
         return bool((state.has_token and not line.is_open) or (state.has_admin_token and CHANGE.fullmatch(line.path)))
 
     table = _table(repository, endpoints, watch, needs_token)
-    routes = [Route(line.path, Endpoint(line.answer), methods=[line.method]) for line in table]
+    routes = [route for line in table for route in _routes_of(line)]
     is_open = frozenset(line.path for line in table if line.is_open)
     guard = RequestGuard(token, hosts, is_open, admin_token)
     nothing = Endpoint(endpoints.nothing)
@@ -89,6 +90,18 @@ def create_app(
     app.state.open = is_open
     app.state.has_token, app.state.has_admin_token = token is not None, admin_token is not None
     return app
+
+
+def _routes_of(line: HttpRoute) -> list[Route]:
+    route = Route(line.path, Endpoint(line.answer), methods=[line.method])
+    if ":" not in line.path or line.method == "GET":
+        return [route]
+    # Otherwise GET /v1/models/m:predict would find the route of the states of a model "m:predict".
+    return [route, Route(line.path, partial(_other_method, line.method), methods=["GET"])]
+
+
+async def _other_method(allowed: str, request: Request) -> Response:
+    raise HTTPException(405, headers={"Allow": allowed})
 
 
 class ServiceWatch:
@@ -157,7 +170,10 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Return Starlette's own errors, such as a wrong method, in the protocol's form."""
     if not isinstance(error, HTTPException):
         raise error
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    said = error.detail
+    if error.status_code == 405:
+        said = f"this path does not accept {request.method[:20]}; expected: {(error.headers or {}).get('Allow')}"
+    return JSONResponse({"error": said}, error.status_code, error.headers)
 
 
 def _lifespan(repository: Repository, watch: ServiceWatch) -> Any:

@@ -157,6 +157,20 @@ async def test_rejections_state_their_reason(folder: Path) -> None:
         np.testing.assert_allclose(values(await client.post(url, json=asked(rows()))), rows() * 2, rtol=1e-6)
 
 
+async def test_other_methods_are_405_at_every_path(folder: Path) -> None:
+    names = {"{model}": "m", "{version}": "1", "{label}": "stable", "{signature}": "s"}
+    async with serving({"m": folder}) as (_, client):
+        for template, described in (await client.get("/openapi.json")).json()["paths"].items():
+            path, methods = template, {method.upper() for method in described}
+            for name, value in names.items():
+                path = path.replace(name, value)
+            for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - methods:
+                response = await client.request(method, path)
+                assert response.status_code == 405, (method, path)
+                assert set(response.headers["Allow"].split(", ")) - {"HEAD"} == methods, (method, path)
+                assert method in response.json()["error"]
+
+
 @pytest.mark.parametrize(
     ("encoding", "compress"),
     [("gzip", gzip.compress), ("deflate", zlib.compress), ("GZIP", gzip.compress), ("identity", bytes)],
