@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from types import NoneType
+from typing import Any, Final, NoReturn, TypeVar
 
 import numpy as np
 
@@ -20,6 +21,14 @@ from aioflow.loading.later import load_later as _load_later
 __all__ = ["rows_of", "until_disconnect"]
 
 T = TypeVar("T")
+_JSON_TYPES: Final = {
+    str: "a string",
+    dict: "an object",
+    NoneType: "null",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number with a fraction",
+}
 
 
 def rows_of(body: Any, tensor: Tensor) -> Any:
@@ -56,11 +65,14 @@ def rows_of(body: Any, tensor: Tensor) -> Any:
         elements = np.array(lists, np.object_)
         # `type`, not `isinstance`: a bool is an int.
         if wrong := set(map(type, elements.reshape(-1))) - _types(dtype):
-            ragged = list in wrong
-            raise TypeError("the lists differ in length" if ragged else f"an element is {wrong.pop().__name__}")
+            raise TypeError(_misfit(elements, wrong))
         rows = _converted(elements, dtype)
     except RecursionError as error:
-        raise _refused(tensor, "lists are nested too deeply") from error
+        raise _refused(tensor, "the lists are nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise _refused(tensor, f"the body is not UTF-8 (byte {error.start})") from error
+    except json.JSONDecodeError as error:
+        raise _refused(tensor, f"the body is not JSON: {error.msg} (character {error.pos})") from error
     except (ArithmeticError, TypeError, ValueError) as error:
         raise _refused(tensor, str(error)) from error
     if not elements.ndim or not tensor.shape.is_compatible_with(rows.shape):
@@ -70,6 +82,16 @@ def rows_of(body: Any, tensor: Tensor) -> Any:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is not valid JSON")
+
+
+def _misfit(elements: Any, wrong: set[type]) -> str:
+    """Describe the first element of one of the types `wrong`."""
+    if list in wrong:
+        return "the lists differ in length"
+    at = next(index for index, element in np.ndenumerate(elements) if type(element) in wrong)
+    kind = type(elements[at])
+    place = f"the element at {list(at)}" if at else "the body"
+    return f"{place} is {_JSON_TYPES.get(kind, kind.__name__)}"
 
 
 def _types(dtype: DType) -> set[type]:
@@ -99,8 +121,26 @@ def _converted(elements: Any, dtype: DType) -> Any:
 
 
 def _refused(tensor: Tensor, why: str) -> InvalidArgumentError:
-    expected = f"rows of {tensor.dtype.name}, shape {tensor.shape}"
-    return InvalidArgumentError(f"expected {expected}: {why}", expected=expected, actual=why)
+    name, expected = tensor.name.removesuffix(":0"), _expected(tensor)
+    return InvalidArgumentError(f"invalid rows for {name!r}: {why}; expected {expected}", expected=expected, actual=why)
+
+
+def _expected(tensor: Tensor) -> str:
+    """Describe the JSON that a tensor accepts, for a client that does not know the graph."""
+    dtype, dims = tensor.dtype, tensor.dims
+    kind = "strings" if dtype is string else "booleans" if dtype.is_bool else "numbers"
+    if not dtype.is_floating and kind == "numbers":
+        kind = "whole numbers"
+    if dims is None:
+        return f"a JSON list of rows of {kind} ({dtype.name})"
+    count, row = (f"{dims[0]} " if dims and dims[0] is not None else ""), dims[1:]
+    if not row:
+        return f"a JSON list of {count}{kind} ({dtype.name})"
+    size = "" if row[0] is None else f"{row[0]} "
+    if len(row) == 1:
+        return f"a JSON list of {count}rows, each a list of {size}{kind} ({dtype.name})"
+    sizes = ", ".join("?" if size is None else str(size) for size in row)
+    return f"a JSON list of {count}rows, each nested lists of {kind} ({dtype.name}) of shape [{sizes}]"
 
 
 async def until_disconnect(receive: Callable[[], Awaitable[Mapping[str, Any]]], work: Awaitable[T]) -> T:

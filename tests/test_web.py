@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
@@ -338,19 +339,19 @@ async def test_rows_of_returns_arrays_that_can_be_fed(body: Any, dtype: Any, sha
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "Expecting value"),
-        (b"\xff", "decode"),
-        (b"{}", "dict"),
+        (b"", "not JSON: Expecting value"),
+        (b"\xff", "not UTF-8 (byte 0)"),
+        (b"{}", "the body is an object"),
         (b"7", "shape is []"),
-        (b"null", "NoneType"),
+        (b"null", "the body is null"),
         (b"[]", "shape is [0]"),
         (b"[[1]]", "shape is [1, 1]"),
         (b"[[[1, 2]]]", "shape is [1, 1, 2]"),
         (b"[[1, 2], [3]]", "differ in length"),
         (b"[1, [2]]", "differ in length"),
-        (b'[[1, "2"]]', "str"),
-        (b"[[1, null]]", "NoneType"),
-        (b"[[1, true]]", "bool"),
+        (b'[[1, "2"]]', "the element at [0, 1] is a string"),
+        (b"[[1, 2], [null, 3]]", "the element at [1, 0] is null"),
+        (b"[[1, true]]", "a boolean"),
         (b"[[1, NaN]]", "NaN"),
         (b"[[1, -Infinity]]", "-Infinity"),
         ([[1.0, math.nan]], "NaN"),
@@ -366,9 +367,24 @@ def test_rows_of_rejects_malformed_bodies_with_a_reason(body: Any, why: str) -> 
     x = af.placeholder(af.float32, [None, 2], name="x")
     with pytest.raises(InvalidArgumentError) as raised:
         rows_of(body, x)
-    assert raised.value.message.startswith("expected rows of float32, shape (?, 2): ")
+    expected = "a JSON list of rows, each a list of 2 numbers (float32)"
+    assert raised.value.message == f"invalid rows for 'x': {raised.value.actual}; expected {expected}"
     assert why in raised.value.message
-    assert raised.value.actual is not None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "expected"),
+    [
+        (af.int32, [None], "a JSON list of whole numbers (int32)"),
+        (af.string, [3], "a JSON list of 3 strings (string)"),
+        (af.bool, [None, None], "a JSON list of rows, each a list of booleans (bool)"),
+        (af.float32, [None, 4, None], "a JSON list of rows, each nested lists of numbers (float32) of shape [4, ?]"),
+        (af.float32, None, "a JSON list of rows of numbers (float32)"),
+    ],
+)
+def test_rows_of_describes_the_expected_json(dtype: Any, shape: Any, expected: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"; expected {expected}")):
+        rows_of(b"{}", af.placeholder(dtype, shape))
 
 
 @pytest.mark.parametrize(
@@ -388,5 +404,5 @@ def test_rows_of_rejects_malformed_bodies_with_a_reason(body: Any, why: str) -> 
     ],
 )
 def test_rows_of_rejects_values_outside_the_dtype(body: str, dtype: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"expected rows of {dtype.name}"):
+    with pytest.raises(InvalidArgumentError, match=rf"expected a JSON list of .*\({dtype.name}\)"):
         rows_of(body, af.placeholder(dtype, [None]))

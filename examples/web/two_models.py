@@ -104,7 +104,7 @@ async def unload(request: Request) -> Response:
 STATUS: Final[dict[type[Exception], int]] = {
     InvalidArgumentError: 400,
     NotFoundError: 404,
-    ResourceExhaustedError: 503,
+    ResourceExhaustedError: 429,
     UnavailableError: 503,
     ClientDisconnectedError: 499,  # not read by the client
     ClientDisconnect: 499,
@@ -116,7 +116,7 @@ async def failed(request: Request, error: Exception) -> Response:
     """Return the error's status in the table, and its message."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     return JSONResponse(
-        {"error": getattr(error, "message", "")}, status, {"Retry-After": "1"} if status == 503 else None
+        {"error": getattr(error, "message", "")}, status, {"Retry-After": "1"} if status in (429, 503) else None
     )
 
 

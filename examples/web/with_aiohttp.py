@@ -38,7 +38,7 @@ async def predict(request: web.Request) -> web.Response:
         answer = await request.app[PREDICT](rows, timeout=float(request.query.get("timeout", "60")))
     except ResourceExhaustedError as error:
         after = math.ceil(error.retry_after or 1.0)
-        raise web.HTTPServiceUnavailable(text="too many requests", headers={"Retry-After": str(after)}) from error
+        raise web.HTTPTooManyRequests(text="too many requests", headers={"Retry-After": str(after)}) from error
     except DeadlineExceededError as error:
         raise web.HTTPGatewayTimeout(text="not answered in time") from error
     except InvalidArgumentError as error:

@@ -168,9 +168,9 @@ async def wrong(request: Request, error: InvalidArgumentError) -> Response:
 
 @app.exception_handler(ResourceExhaustedError)
 async def full(request: Request, error: ResourceExhaustedError) -> Response:
-    """Return 503 because the queue is full; the client may retry later."""
+    """Return 429 because the queue is full; the client may retry later."""
     after = math.ceil(error.retry_after or 1.0)
-    return JSONResponse({"detail": "too many requests"}, 503, {"Retry-After": str(after)})
+    return JSONResponse({"detail": "too many requests"}, 429, {"Retry-After": str(after)})
 
 
 @app.exception_handler(DeadlineExceededError)

@@ -73,9 +73,9 @@ async def wrong(request: Request, error: Exception) -> Response:
 
 
 async def full(request: Request, error: Exception) -> Response:
-    """Return 503 because the queue is full; the client may retry later."""
+    """Return 429 because the queue is full; the client may retry later."""
     after = getattr(error, "retry_after", None) or 0.0
-    return JSONResponse({"error": "too many requests"}, 503, {"Retry-After": str(max(1, round(after)))})
+    return JSONResponse({"error": "too many requests"}, 429, {"Retry-After": str(max(1, round(after)))})
 
 
 async def late(request: Request, error: Exception) -> Response:

@@ -74,6 +74,8 @@ def test_readme_service_answers_with_an_onnx_model(exported: Path) -> None:
         answer = client.post("/predict", json=[[1.0, 2.0, 3.0, 4.0]])
         assert (answer.status_code, answer.json()) == (200, [[0.5, 0.5]])
         assert client.post("/predict", json=["x"]).status_code == 422
+        narrow = client.post("/predict", json=[[1.0, 2.0]])
+        assert (narrow.status_code, "shape (1, 2)" in narrow.json()["detail"]) == (400, True)
 
 
 @contextlib.contextmanager
@@ -129,8 +131,8 @@ BAD_INPUT = {
     "": "Expecting value",
     "[[1, 2]]": "shape is [1, 2]",
     "7": "shape is []",
-    '{"rows": []}': "an element is dict",
-    '[["a"]]': "an element is str",
+    '{"rows": []}': "the body is an object",
+    '[["a"]]': "the element at [0, 0] is a string",
     f"[[1{'0' * 400}]]": "int too large",
     f"[{[1e39] * 64}]": "too large",
     "[[1e300, 1]]": "too large",

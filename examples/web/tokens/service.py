@@ -4,7 +4,7 @@
     curl -N http://127.0.0.1:8000/generate -d '{"prompt": "Once upon a time", "tokens": 50}'
 
 Each token is an event `{"token": 105, "text": "i"}`, and the last event is `end` or `error`. If the queue is full, the
-response is 503. A client that disconnects frees its slot at once. When the service is stopped, streams that have begun
+response is 429. A client that disconnects frees its slot at once. When the service is stopped, streams that have begun
 are completed, within the time of `--timeout-graceful-shutdown`.
 """
 
@@ -92,7 +92,7 @@ async def generate(request: Request) -> Response:
             client=request.client.host if request.client else "",
         )
     except ResourceExhaustedError as error:
-        raise HTTPException(503, error.message, {"Retry-After": "1"}) from error
+        raise HTTPException(429, error.message, {"Retry-After": "1"}) from error
     except (InvalidArgumentError, UnicodeEncodeError) as error:
         raise HTTPException(400, str(error)) from error
     except ClientDisconnect:

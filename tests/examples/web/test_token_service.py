@@ -67,7 +67,7 @@ class Streams:
         """Read and check a stream. Return the name of its last event, or "full" if the service has no room."""
         body = {"prompt": prompt, "tokens": count} | order
         async with client.stream("POST", "/generate", json=body) as response:
-            if response.status_code == 503:
+            if response.status_code == 429:
                 assert int(response.headers["Retry-After"]) >= 1
                 return "full"
             assert response.status_code == 200

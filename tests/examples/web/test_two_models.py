@@ -110,7 +110,7 @@ async def test_oversized_and_unknown_models_are_rejected(models: Path) -> None:
     async with serving(*COMMAND, MODELS=str(models), MEMORY=str(memory)) as service, service.client() as client:
         await until_ready(client)
         refused = await client.put("/models/digits")
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (429, "1")
         assert "no memory left" in refused.json()["error"]
         assert (await client.post("/models/digits", json=rows)).status_code == 200, "and nobody has noticed"
         assert (await client.delete("/models/strokes")).status_code == 204
