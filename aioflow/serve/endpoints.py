@@ -9,7 +9,6 @@ from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, NotFoundError, OpError, UnavailableError
 from aioflow.memory.values import Buffer
 from aioflow.release import RELEASE
@@ -40,13 +39,13 @@ from aioflow.serve.protocol.tf_rest import (
 )
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer, answer_error, answer_json, read_body, whole_header
+from aioflow.serve.running import beside
 from aioflow.serve.tf_metadata import check_label, signatures_of, version_status_of
 from aioflow.web import until_disconnect
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _JSON_LENGTH: Final = b"inference-header-content-length"
 _BYTES: Final = b"application/octet-stream"
-_LARGE: Final = 1 << 18  # bytes of work on the event loop; larger bodies and arrays are processed in a thread
 
 AnswerFunction = Callable[[Scope, Receive, Send], Awaitable[None]]
 Encode = Callable[[InferResponse], EncodedResponse]
@@ -147,13 +146,10 @@ class Endpoints:
                 body = await read_body(scope, receive, self._limits, held)
             with self._repository.used(name, version) as model, counted(model):
                 # Only the JSON takes time to decode; binary tensors become views of the body.
-                is_small = len(body) <= _LARGE or (json_length is not None and json_length <= _LARGE)
-                request, encode = (
-                    decode(body, model) if is_small else await in_thread(decode, body, model, effects=False)
-                )
+                length = len(body) if json_length is None else min(json_length, len(body))
+                request, encode = await beside(length, decode, body, model)
                 response = await until_disconnect(receive, model.infer(request))
-                is_small = sum(array.nbytes for array in response.outputs.values()) <= _LARGE
-                encoded = encode(response) if is_small else await in_thread(encode, response, effects=False)
+                encoded = await beside(sum(array.nbytes for array in response.outputs.values()), encode, response)
             # Counted without a check: the work is done, and refusing the answer now would only make the client repeat
             # it.
             held.add(len(encoded.body))

@@ -10,7 +10,6 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from aioflow.concurrency.threads import in_thread
 from aioflow.errors import ClientDisconnectedError, OpError
 from aioflow.memory.values import Buffer
 from aioflow.serve.counting import counted
@@ -21,12 +20,12 @@ from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.protocol.rest import json_object
 from aioflow.serve.repository import Repository
 from aioflow.serve.requests import answer_json, read_body
+from aioflow.serve.running import beside
 from aioflow.serve.tokens.engine import Tokens
 from aioflow.serve.tokens.streams import GenerateRequest, read_generate, streams_of
 from aioflow.web import until_disconnect
 
 _EVENTS: Final = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
-_LARGE: Final = 1 << 18  # bytes of a body that is decoded on the event loop; a larger one is decoded in a thread
 
 Work = Callable[[ServedModel, GenerateRequest, Tokens], Awaitable[None]]
 
@@ -97,8 +96,7 @@ class Generating:
                 body = await read_body(scope, receive, self._limits, held)
             with self._repository.used(name, version) as model, counted(model):
                 streams = streams_of(model.streams, name)
-                is_small = len(body) <= _LARGE
-                request = self._read(body) if is_small else await in_thread(self._read, body, effects=False)
+                request = await beside(len(body), self._read, body)
                 with streams.begin(request, client) as tokens:
                     await until_disconnect(receive, work(model, request, tokens))
 

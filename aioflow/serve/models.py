@@ -29,6 +29,7 @@ from aioflow.serve.classification import classified, read_labels
 from aioflow.serve.options import ModelOptions
 from aioflow.serve.protocol import InferRequest, InferResponse, MalformedRequestError, datatype_of, spelled
 from aioflow.serve.response_cache import ResponseCache, check_repeatable, key_of
+from aioflow.serve.running import beside
 from aioflow.serve.tally import RequestTally
 from aioflow.serve.tokens.streams import TokenStreams
 from aioflow.session.session import Session
@@ -65,7 +66,6 @@ class OptionalInputs:
 
 _LOG: Final = logging.getLogger("aioflow.serve")
 _SMALL: Final = 1 << 12  # bytes of an output whose classes are chosen on the event loop
-_LARGE: Final = 1 << 18  # bytes that are hashed on the event loop; more are hashed in a thread
 SIGNATURE: Final = "signature"  # the request parameter that selects a signature other than the default
 
 ModelOpener = Callable[..., Model]  # of a path, and of shapes= if the source has shapes
@@ -184,10 +184,7 @@ class ServedModel:
     ) -> Mapping[str, Array]:
         """Return the outputs from the cache, or compute and store them."""
         begun = perf_counter()
-        if sum(array.nbytes for array in arrays.values()) > _LARGE:
-            key = await in_thread(key_of, name, arrays, wanted, effects=False)
-        else:
-            key = key_of(name, arrays, wanted)
+        key = await beside(sum(array.nbytes for array in arrays.values()), key_of, name, arrays, wanted)
         found = cache.get(key)
         looked = perf_counter()
         if found is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import aioflow.serve.grpc.infer_streams
 from aioflow.serve import ServerOptions
 from aioflow.serve.grpc.messages import message
-from tests.serve.folders import rows, save_model, scaled
+from aioflow.serve.tokens.streams import read_generate
+from tests.serve.folders import SECONDS, rows, save_model, scaled
 from tests.serve.grpc_client import Client, client_of, grpc, infer_request, over_grpc, raw_values
 from tests.serve.service import serving
-from tests.serve.token_models import alone, saved, saved_counting
+from tests.serve.token_models import alone, counted_alone, saved, saved_counting
 from tests.serve.triton_grpc import triton_grpc
 from tests.support.waiting import eventually
 
@@ -92,6 +95,24 @@ async def test_a_cancelled_call_frees_its_slots(tmp_path: Path) -> None:
         call = open_call(client)
         await call.write(prompt([1, 2], max_tokens=9))
         assert tokens_of(await finished(call), "2") == alone(weights, [1, 2], 9)
+
+
+async def test_a_large_prompt_is_decoded_beside_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def read(document: Any) -> Any:
+        begun.set()
+        assert ended.wait(SECONDS), "the event loop waits for the decoding"
+        return read_generate(document)
+
+    monkeypatch.setattr(aioflow.serve.grpc.infer_streams, "read_generate", read)
+    await saved_counting(tmp_path / "gpt2")
+    async with over_grpc({"gpt2": tmp_path / "gpt2"}) as (_, client):
+        call = open_call(client)
+        await call.write(prompt([1] * 40_000, max_tokens=1))
+        await eventually(begun.is_set)
+        ended.set()
+        assert tokens_of(await finished(call), "40000") == counted_alone([1] * 40_000, 1)
 
 
 async def test_tritons_client_streams_text(tmp_path: Path) -> None:

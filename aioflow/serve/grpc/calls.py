@@ -1,16 +1,14 @@
-"""Calls of the gRPC service: their interface for methods, a limit on streams, and work beside the event loop."""
+"""Calls of the gRPC service: their interface for methods, and a limit on streams."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from aioflow.concurrency.threads import in_thread
 from aioflow.errors import CancelledError, ResourceExhaustedError
 
-_LARGE: Final = 1 << 18  # bytes of work on the event loop; larger messages and arrays are processed in a thread
 T = TypeVar("T")
 
 
@@ -92,10 +90,3 @@ class MethodCall(Protocol):
 
 
 Method = Callable[[MethodCall], Coroutine[object, object, None]]
-
-
-async def beside(size: int, work: Callable[..., T], *args: object) -> T:
-    """Call `work`, in a thread if `size` is so large that it would delay the event loop."""
-    if size > _LARGE:
-        return await in_thread(work, *args, effects=False)
-    return work(*args)

@@ -14,7 +14,7 @@ import numpy as np
 from aioflow.errors import CancelledError, ClientDisconnectedError, OpError
 from aioflow.memory.values import Array
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.calls import MethodCall, OpenStreams, beside
+from aioflow.serve.grpc.calls import MethodCall, OpenStreams
 from aioflow.serve.grpc.coding import UndecodedRequest, decode_split, encode_answer, field_head, split_request
 from aioflow.serve.grpc.messages import message
 from aioflow.serve.memory_limits import RequestAdmission
@@ -22,6 +22,7 @@ from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import InferRequest, InferResponse, Limits, MalformedRequestError, message_of
 from aioflow.serve.protocol.json_text import JsonObject
 from aioflow.serve.repository import Repository
+from aioflow.serve.running import beside
 from aioflow.serve.tokens.streams import GenerateRequest, TokenEvent, TokenStreams, read_generate
 
 _LOG: Final = logging.getLogger("aioflow.serve")
@@ -101,8 +102,8 @@ class InferStreams:
                     if model.streams is None:
                         await write(_wrapped(await self._answered(model, asked, exchange)))
                     else:
-                        request = await beside(len(data), decode_split, asked, self._limits)
-                        await _generate(model, model.streams, request.within(exchange.remaining()), write)
+                        request, prompt = await beside(len(data), self._read, asked, exchange.remaining())
+                        await _generate(model, model.streams, request, prompt, write)
         except ClientDisconnectedError:
             return
         except Exception as error:
@@ -113,13 +114,20 @@ class InferStreams:
             with suppress(ClientDisconnectedError):
                 await write(found.SerializeToString())
 
+    def _read(self, asked: UndecodedRequest, seconds: float | None) -> tuple[InferRequest, GenerateRequest]:
+        request = decode_split(asked, self._limits).within(seconds)
+        return request, generate_request(request)
+
 
 async def _generate(
-    model: ServedModel, streams: TokenStreams, request: InferRequest, write: Callable[[bytes], Awaitable[None]]
+    model: ServedModel,
+    streams: TokenStreams,
+    request: InferRequest,
+    prompt: GenerateRequest,
+    write: Callable[[bytes], Awaitable[None]],
 ) -> None:
     """Send each token as a response. The last response has the reason for the end."""
-    asked = generate_request(request)
-    with streams.begin(asked) as tokens:
+    with streams.begin(prompt) as tokens:
         async with aclosing(streams.events(tokens)) as events:
             async for event in events:
                 parameters: JsonObject = {_FINAL: event.reason is not None}

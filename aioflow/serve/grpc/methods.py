@@ -10,7 +10,7 @@ from aioflow.errors import CancelledError, NotFoundError, OpError, Unimplemented
 from aioflow.protos.messages import Message
 from aioflow.release import RELEASE
 from aioflow.serve.counting import counted
-from aioflow.serve.grpc.calls import Method, MethodCall, OpenStreams, beside
+from aioflow.serve.grpc.calls import Method, MethodCall, OpenStreams
 from aioflow.serve.grpc.coding import (
     UndecodedRequest,
     check_rest,
@@ -25,6 +25,7 @@ from aioflow.serve.metadata import EXTENSIONS, config_of, index_of, metadata_of,
 from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import Limits, code_of, message_of
 from aioflow.serve.repository import Repository
+from aioflow.serve.running import beside
 
 # ── server reflection: the services and their file descriptors ────────────────────────────────────────────────────────
 #
