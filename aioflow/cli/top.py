@@ -52,7 +52,7 @@ def add_parser(commands: Commands) -> None:
         "target",
         nargs="?",
         metavar="HOST:PORT",
-        help="address of any server of the cluster; default: that of your workers on this machine",
+        help="address of any server of the cluster; default: that of your workers on this machine, for root those of root",
     )
     parser.add_argument(
         "--cluster",
@@ -127,14 +127,17 @@ def _targets(arguments: argparse.Namespace) -> tuple[list[str], Credentials]:
 
 
 def _local_cluster() -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the --cluster options and the environment of this user's workers on this machine, by Linux' /proc.
+    """Return the --cluster options and the environment of the effective user's workers, by Linux' /proc.
 
     Raises:
         InvalidArgumentError: there are no such workers, or those of several clusters.
     """
     found: dict[tuple[str, ...], Mapping[str, str]] = {}
     for process in _PROCESSES.glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile, or is another user's
+        with suppress(OSError):  # it has ended meanwhile
+            # Root could read the others, but would send their credentials to addresses that any user may choose.
+            if process.stat().st_uid != os.geteuid():
+                continue
             command = _texts(process / "cmdline")
             jobs = tuple(_given_jobs(command))
             if _WORKER in command and jobs:

@@ -17,6 +17,7 @@ from unittest import mock
 import pytest
 
 import aioflow as af
+import aioflow.cli.top
 from aioflow.cli import main
 from aioflow.errors import DataLossError, OpError
 from aioflow.net import worker_service
@@ -53,6 +54,23 @@ async def top(*arguments: str) -> tuple[int | None, str, str]:
         async with asyncio.timeout(SECONDS):
             output, errors = await process.communicate()
         return process.returncode, output.decode(), errors.decode()
+
+
+def test_only_workers_of_the_effective_user_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, port in enumerate((2222, 3333)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        folder.joinpath("cmdline").write_text(f"python\0-m\0aioflow.worker\0--cluster\0ps=localhost:{port}\0")
+        folder.joinpath("environ").write_text("")
+    monkeypatch.setattr(aioflow.cli.top, "_PROCESSES", tmp_path)
+    assert main(["top", "--once"]) == 2
+    assert "ps=localhost:2222; ps=localhost:3333 on this machine" in capsys.readouterr().err
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert main(["top", "--once"]) == 2
+    assert "no worker on this machine" in capsys.readouterr().err
 
 
 async def test_stuck_step_is_shown_with_its_waiting_op() -> None:
