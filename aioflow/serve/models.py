@@ -159,7 +159,7 @@ class ServedModel:
                     f"the model has no output {key!r}", expected=f"one of {list(signature.outputs)}", actual=key
                 )
         if self.cache is None:
-            values = await self._compute(name, arrays, request)
+            values = await self._compute(name, arrays, request, self.options.limited(request.timeout))
         else:
             values = await self._cached(self.cache, name, arrays, wanted, request)
         outputs = {key: values[key] for key in wanted}
@@ -172,8 +172,9 @@ class ServedModel:
                 outputs[each.name] = classify() if is_small else await in_thread(classify, effects=False)
         return InferResponse(self.name, str(self.version), outputs, request.id)
 
-    async def _compute(self, name: str, arrays: Mapping[str, Array], request: InferRequest) -> Mapping[str, Array]:
-        limit = self.options.limited(request.timeout)
+    async def _compute(
+        self, name: str, arrays: Mapping[str, Array], request: InferRequest, limit: float | None
+    ) -> Mapping[str, Array]:
         # `_arrays` requires all mandatory inputs, so a surplus consists of optional ones.
         if len(arrays) > len(self.model.signatures[name].inputs):
             return await self.optional[name](arrays, limit, request.priority)
@@ -191,8 +192,17 @@ class ServedModel:
             cache.hits += 1
             cache.hit_seconds += looked - begun
             return found
-        values = await self._compute(name, arrays, request)
+        # A request shares no computation that is less urgent than itself.
+        values, is_shared = await cache.shared(
+            (key, request.priority),
+            partial(self._compute, name, arrays, request),
+            self.options.limited(request.timeout),
+        )
         computed = perf_counter()
+        if is_shared:
+            cache.hits += 1
+            cache.hit_seconds += looked - begun
+            return values
         cache.put(key, {each: values[each] for each in wanted})
         cache.misses += 1
         cache.miss_seconds += looked - begun + perf_counter() - computed

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from sys import getsizeof
 from typing import Final
 
 import numpy as np
 
 from aioflow.compiler.rows import unrepeatable
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.graph.dtypes import as_dtype
 from aioflow.interop.model import Model
 from aioflow.memory.values import Array
 from aioflow.serve.protocol.binary_data import to_bytes
 
 _OVERHEAD: Final = 512  # bytes of an entry besides its elements
+Compute = Callable[[float | None], Awaitable[Mapping[str, Array]]]  # with a time limit in seconds
 
 
 class ResponseCache:
@@ -28,13 +31,14 @@ class ResponseCache:
 
     Attributes:
         bytes: The bytes in use.
-        hits, misses: The numbers of lookups.
+        hits, misses: The numbers of lookups. A request that shares a concurrent computation is a hit.
         hit_seconds, miss_seconds: Their total times; for misses, with the time to store the response.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._entries: OrderedDict[bytes, tuple[Mapping[str, Array], int]] = OrderedDict()
+        self._pending: dict[Hashable, asyncio.Future[Mapping[str, Array]]] = {}
         self.bytes = 0
         self.hits = self.misses = 0
         self.hit_seconds = self.miss_seconds = 0.0
@@ -46,6 +50,53 @@ class ResponseCache:
             return None
         self._entries.move_to_end(key)
         return found[0]
+
+    async def shared(self, key: Hashable, compute: Compute, timeout: float | None) -> tuple[Mapping[str, Array], bool]:
+        """Return the response of a concurrent computation with the same key, or compute it.
+
+        A computation that is cancelled or late ends for its own request; the next one of its waiters computes again.
+        Its other errors are raised for all waiters, and are not kept.
+
+        Args:
+            key: The key of the request, with all that a computation must have in common with the request.
+            compute: Computes the response.
+            timeout: Time limit for the wait, in seconds; None for no limit.
+
+        Returns:
+            The outputs, and True if another request has computed them.
+
+        Raises:
+            DeadlineExceededError: the other computation has not ended in time.
+            OpError: as for the computation.
+        """
+        loop = asyncio.get_running_loop()
+        ends = None if timeout is None else loop.time() + timeout
+        while (pending := self._pending.get(key)) is not None:
+            # `wait`, unlike `await`, leaves the future as it is if this waiter is cancelled.
+            done, _ = await asyncio.wait([pending], timeout=None if ends is None else max(0.0, ends - loop.time()))
+            if not done:
+                raise DeadlineExceededError(
+                    "the request was not answered in time", expected=f"at most {timeout} s", actual="still computed"
+                )
+            if pending.cancelled():
+                continue
+            error = pending.exception()
+            if error is not None:
+                raise copy.copy(error)  # each waiter adds its own traceback
+            return pending.result(), True
+        outcome = self._pending[key] = loop.create_future()
+        try:
+            values = await compute(None if ends is None else max(0.0, ends - loop.time()))
+            outcome.set_result(values)
+            return values, False
+        except OpError as error:
+            if not isinstance(error, CancelledError | DeadlineExceededError):
+                outcome.set_exception(error)
+                outcome.exception()  # mark it as retrieved: there may be no waiter
+            raise
+        finally:
+            del self._pending[key]
+            outcome.cancel()  # no effect if it has an outcome
 
     def put(self, key: bytes, outputs: Mapping[str, Array]) -> None:
         """Store a copy of a response, unless it is larger than the cache."""

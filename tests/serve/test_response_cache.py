@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import aioflow as af
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import DeadlineExceededError, InvalidArgumentError, OpError
 from aioflow.serve import ModelOptions, Repository
+from aioflow.serve.models import ServedModel
 from aioflow.serve.protocol import InferRequest, RequestedOutput
 from aioflow.serve.response_cache import ResponseCache
 from tests.serve.folders import rows, save_model, scaled
 from tests.serve.service import asked, families, serving, values
+from tests.support.waiting import eventually
 
 OPTIONS = ModelOptions(response_cache=1 << 20)
 
@@ -41,6 +45,89 @@ async def test_equal_requests_are_computed_once(tmp_path: Path) -> None:
         await client.post("/v2/repository/models/m/load")
         response = await client.post("/v2/models/m/infer", json=asked(rows()))
         np.testing.assert_allclose(values(response), rows() * 3, rtol=1e-6)
+
+
+class HeldCalls:
+    """The calls of a model, each of which waits until its future in `begun` has an outcome, which may be an error."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._calls = model.calls[model.signature_name]
+        model.calls = {model.signature_name: self}  # type: ignore[dict-item]  # stands for SignatureCalls
+        self.begun: list[asyncio.Future[None]] = []
+
+    async def __call__(self, *given: Any) -> Any:
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.begun.append(outcome)
+        await outcome
+        return await self._calls(*given)
+
+
+@pytest.fixture
+async def held(tmp_path: Path) -> AsyncIterator[tuple[ServedModel, HeldCalls]]:
+    """Yield a model with a cache, and its held calls."""
+    async with Repository({"m": await save_model(tmp_path / "m", scaled(2))}, OPTIONS) as repository:
+        await repository.load_all()
+        with repository.used("m") as model:
+            yield model, HeldCalls(model)
+
+
+async def test_concurrent_equal_requests_share_one_computation(held: tuple[ServedModel, HeldCalls]) -> None:
+    model, calls = held
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(model.infer(InferRequest({"x": rows()}, priority=1))) for _ in range(4)]
+        urgent = group.create_task(model.infer(InferRequest({"x": rows()}, priority=0)))
+        await eventually(lambda: len(calls.begun) == 2)
+        with pytest.raises(DeadlineExceededError, match="not answered in time"):
+            await model.infer(InferRequest({"x": rows()}, timeout=0.01, priority=1))
+        tasks[1].cancel()  # a waiter
+        for each in calls.begun:
+            each.set_result(None)
+    for task in (tasks[0], *tasks[2:], urgent):
+        np.testing.assert_allclose(task.result().outputs["y"], rows() * 2, rtol=1e-6)
+    assert model.cache is not None
+    assert (len(calls.begun), model.cache.hits, model.cache.misses) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "late"])
+async def test_another_waiter_computes_if_the_first_request_ends(held: tuple[ServedModel, HeldCalls], how: str) -> None:
+    model, calls = held
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(quiet(model.infer(InferRequest({"x": rows()}))))
+        others = [group.create_task(model.infer(InferRequest({"x": rows()}))) for _ in range(3)]
+        await eventually(lambda: len(calls.begun) == 1)
+        if how == "cancelled":
+            first.cancel()
+        else:
+            calls.begun[0].set_exception(DeadlineExceededError("late"))
+        await eventually(lambda: len(calls.begun) == 2)
+        calls.begun[1].set_result(None)
+    for task in others:
+        np.testing.assert_allclose(task.result().outputs["y"], rows() * 2, rtol=1e-6)
+    assert len(calls.begun) == 2
+
+
+async def test_an_error_ends_all_waiters_and_is_not_kept(held: tuple[ServedModel, HeldCalls]) -> None:
+    model, calls = held
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(quiet(model.infer(InferRequest({"x": rows()})))) for _ in range(3)]
+        await eventually(lambda: len(calls.begun) == 1)
+        calls.begun[0].set_exception(InvalidArgumentError("refused"))
+    errors = [task.result() for task in tasks]
+    assert [getattr(each, "message", None) for each in errors] == ["refused"] * 3
+    assert len({id(each) for each in errors}) == 3
+    async with asyncio.TaskGroup() as group:
+        again = group.create_task(model.infer(InferRequest({"x": rows()})))
+        await eventually(lambda: len(calls.begun) == 2)
+        calls.begun[1].set_result(None)
+    np.testing.assert_allclose(again.result().outputs["y"], rows() * 2, rtol=1e-6)
+
+
+async def quiet(call: Awaitable[object]) -> object:
+    """Return the result of a call, or its error."""
+    try:
+        return await call
+    except OpError as error:
+        return error
 
 
 def two_texts() -> tuple[Mapping[str, af.Tensor], Mapping[str, af.Tensor]]:
