@@ -52,7 +52,7 @@ def add_parser(commands: Commands) -> None:
         "target",
         nargs="?",
         metavar="HOST:PORT",
-        help="address of any server of the cluster; default: that of your workers on this machine, for root those of root",
+        help="address of any server of the cluster; default: that of your workers on this machine (root's for root)",
     )
     parser.add_argument(
         "--cluster",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import aioflow.serve.grpc.infer_streams
-from aioflow.serve import ServerOptions
+from aioflow.serve import Limits, ServerOptions
 from aioflow.serve.grpc.messages import message
 from aioflow.serve.tokens.streams import read_generate
 from tests.serve.folders import SECONDS, rows, save_model, scaled
@@ -113,6 +114,28 @@ async def test_a_large_prompt_is_decoded_beside_the_event_loop(tmp_path: Path, m
         await eventually(begun.is_set)
         ended.set()
         assert tokens_of(await finished(call), "40000") == counted_alone([1] * 40_000, 1)
+
+
+async def test_a_reader_that_reads_nothing_is_cut_off(tmp_path: Path) -> None:
+    await saved_counting(tmp_path / "gpt2")
+    limits = Limits(body_seconds=0.2)
+    # Without the probe, the client's window stays at 64 KiB.
+    options = [("grpc.http2.bdp_probe", 0), ("grpc.enable_http_proxy", 0)]
+    async with (
+        over_grpc({"gpt2": tmp_path / "gpt2"}, limits=limits) as (repository, client),
+        grpc.aio.insecure_channel(client.address, options) as channel,
+    ):
+        call = open_call(Client(channel))
+        await call.write(prompt([1], max_tokens=20_000))
+        await call.read()
+        await eventually(lambda: not repository.get("gpt2").users)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        call = open_call(client)
+        await call.write(prompt([1, 2], max_tokens=3))
+        assert tokens_of(await finished(call), "2") == counted_alone([1, 2], 3)
 
 
 async def test_tritons_client_streams_text(tmp_path: Path) -> None:

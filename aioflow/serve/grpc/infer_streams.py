@@ -7,11 +7,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from aioflow.errors import CancelledError, ClientDisconnectedError, OpError
+from aioflow.errors import CancelledError, ClientDisconnectedError, DeadlineExceededError, OpError
 from aioflow.memory.values import Array
 from aioflow.serve.counting import counted
 from aioflow.serve.grpc.calls import MethodCall, OpenStreams
@@ -31,6 +32,10 @@ _RESPONSE: Final = 2  # infer_response of ModelStreamInferResponse
 _FINAL: Final = "triton_final_response"
 
 Answered = Callable[[ServedModel, UndecodedRequest, MethodCall], Awaitable[bytes]]
+
+
+class _UnreadError(DeadlineExceededError):
+    """A response of a stream that the client has not read in time. The call cannot go on without it."""
 
 
 class InferStreams:
@@ -66,11 +71,16 @@ class InferStreams:
         """Answer requests concurrently until the client has no more. Their responses may interleave."""
         room, turn = asyncio.Semaphore(_REQUESTS), asyncio.Lock()
 
-        async def write(data: bytes) -> None:
+        async def write(data: bytes, seconds: float | None = None) -> None:
             # grpcio allows one write at a time.
             async with turn:
                 try:
-                    await exchange.write(data)
+                    async with asyncio.timeout(seconds):
+                        await exchange.write(data)
+                except TimeoutError as error:
+                    raise _UnreadError(
+                        "the client does not read its stream", expected=f"a read within {seconds} s"
+                    ) from error
                 except Exception as error:  # an internal class of grpcio
                     raise ClientDisconnectedError("the client has ended the call") from error
 
@@ -81,17 +91,24 @@ class InferStreams:
                 room.release()
 
         with self._streams.one():
-            async with asyncio.TaskGroup() as group:
-                # Suppressed: the service ends, or the client sends no more requests.
-                with suppress(CancelledError, ClientDisconnectedError):
-                    while True:
-                        await room.acquire()
-                        # A call may be idle between two requests.
-                        data = await self._streams.wait(exchange.read(is_idle=True))
-                        group.create_task(answer(data))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    # Suppressed: the service ends, or the client sends no more requests.
+                    with suppress(CancelledError, ClientDisconnectedError):
+                        while True:
+                            await room.acquire()
+                            # A call may be idle between two requests.
+                            data = await self._streams.wait(exchange.read(is_idle=True))
+                            group.create_task(answer(data))
+            except ExceptionGroup as ended:  # the tasks raise nothing but `_UnreadError`
+                raise ended.exceptions[0] from None
 
-    async def _answer(self, data: bytes, exchange: MethodCall, write: Callable[[bytes], Awaitable[None]]) -> None:
-        """Answer one request. An error is a response, so it does not end the other requests of the call."""
+    async def _answer(self, data: bytes, exchange: MethodCall, write: Callable[..., Awaitable[None]]) -> None:
+        """Answer one request. An error is a response, so it does not end the other requests of the call.
+
+        Raises:
+            _UnreadError: the client does not read a stream of tokens, so the call ends.
+        """
         number = ""
         try:
             with self._admission.holding() as held:
@@ -103,9 +120,13 @@ class InferStreams:
                         await write(_wrapped(await self._answered(model, asked, exchange)))
                     else:
                         request, prompt = await beside(len(data), self._read, asked, exchange.remaining())
-                        await _generate(model, model.streams, request, prompt, write)
+                        # A stream goes on while its reader pauses; the call must not stay open for ever.
+                        send = partial(write, seconds=self._limits.body_seconds)
+                        await _generate(model, model.streams, request, prompt, send)
         except ClientDisconnectedError:
             return
+        except _UnreadError:
+            raise
         except Exception as error:
             if not isinstance(error, OpError):
                 _LOG.exception("ModelStreamInfer failed")
