@@ -129,7 +129,7 @@ class Sender:
         try:
             for buffers in encoded.chunks(self._piece):
                 for buffer in buffers if self._seal is None else self._seal.sealed(buffers):
-                    self._transport.write(buffer)
+                    self._put(buffer)
                 await self._written()
                 await asyncio.sleep(0)  # small messages are sent in between
                 self._require_open()
@@ -145,7 +145,7 @@ class Sender:
 
     def write_bare(self, frame: bytes) -> None:
         """Write a frame without a payload at once."""
-        self._transport.write(frame if self._seal is None else b"".join(self._seal.sealed([frame])))
+        self._put(frame if self._seal is None else b"".join(self._seal.sealed([frame])))
 
     def pause(self) -> None:
         """Make senders wait: the system accepts no more data for now."""
@@ -185,6 +185,8 @@ class Sender:
 
     def _write(self, buffers: Sequence[Buffer], size: int) -> None:
         stream = self._transport
+        if stream.is_closing():
+            return
         if len(buffers) > 1 and size <= _JOINED:
             stream.writelines(buffers)
             if self.is_ready and stream.get_write_buffer_size():
@@ -192,4 +194,10 @@ class Sender:
                 stream.set_write_buffer_limits(high=self._high)
         else:
             for buffer in buffers:
-                stream.write(buffer)
+                self._put(buffer)
+
+    def _put(self, buffer: Buffer) -> None:
+        # After a failed write the transport is closing, but reports that only in the next turn of the event loop. Until
+        # then asyncio would log a warning for each further write.
+        if not self._transport.is_closing():
+            self._transport.write(buffer)

@@ -9,6 +9,7 @@ Addresses beyond the loopback are served only with mutual authentication (`aiofl
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import weakref
@@ -51,6 +52,7 @@ from aioflow.runtime.device import import_backends
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
 
+_LOGGER: Final = logging.getLogger("aioflow.net")
 _TARGET: Final = "aioflow"
 _HEARTBEAT: Final = 0.45  # seconds
 _CONNECT_SECONDS: Final = 2.0
@@ -296,6 +298,9 @@ class Server:
             raise UnavailableError(f"{task} cannot be reached: {error.message}") from error
         async with Channel(comm) as channel:
             yield channel
+            # Without an error, the owner of the channel has ended it; in order, the peer has been shut down.
+            if channel.error is not None and not channel.in_order:
+                _LOGGER.warning("%s has lost %s: %s", self.task, task, channel.error.message)
 
     def is_here(self) -> bool:
         """Return True if sessions on the running event loop may use the worker without a connection."""

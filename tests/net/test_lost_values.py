@@ -78,6 +78,29 @@ def test_value_lost_in_a_partition_fails_the_step(reset: bool, seed: int) -> Non
     play(story, seed)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_lost_peer_is_logged_once_with_its_name(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(steps: Steps, session: af.Session) -> None:
+        steps.net.crash("worker1")
+        with pytest.raises(af.errors.UnavailableError):
+            await session.run(steps.result, {steps.fed: 1.0})
+
+    play(story, seed)
+    (line,) = (record for record in caplog.records if record.name == "aioflow.net")
+    names = [f"/job:worker/replica:0/task:{number}" for number in (0, 1)]
+    assert line.levelname == "WARNING"
+    assert line.getMessage().startswith(f"{names[0]} has lost {names[1]}: {names[1]} ")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_peer_that_shuts_down_is_not_logged(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(steps: Steps, session: af.Session) -> None:
+        await steps.cluster.servers["worker1"].drain(1.0)
+
+    play(story, seed)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("silent", [False, True])
 def test_value_lost_with_its_sender_fails_the_step(silent: bool, seed: int) -> None:
