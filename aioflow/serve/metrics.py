@@ -50,6 +50,7 @@ class ServiceMetrics(Collector):
         yield from _of_requests(models)
         yield from _of_steps(models)
         yield from _of_caches(models)
+        yield from _of_streams(models)
         ready = GaugeMetricFamily("aioflow_model_ready", "1 if the version is ready.", labels=_LABELS)
         for entry in self._repository.index():
             ready.add_metric((entry.name, entry.version), float(entry.state is VersionState.READY))
@@ -118,6 +119,22 @@ def _of_caches(models: Sequence[ServedModel]) -> Iterator[Metric]:
         used.add_metric(labels, cache.bytes)
     if caches:
         yield from (lookups, used)
+
+
+def _of_streams(models: Sequence[ServedModel]) -> Iterator[Metric]:
+    streams = GaugeMetricFamily("aioflow_token_streams", "Streams of tokens by state.", labels=(*_LABELS, "state"))
+    slots = GaugeMetricFamily("aioflow_token_slots", "Streams that can be generated at once.", labels=_LABELS)
+    # Tokens per second are the rate of the counter.
+    tokens = CounterMetricFamily("aioflow_tokens", "Generated tokens.", labels=_LABELS)
+    generating = [(model, model.streams) for model in models if model.streams is not None]
+    for model, each in generating:
+        labels, found = (model.name, str(model.version)), each.statistics()
+        for state, count in (("writing", found.writing), ("reading", found.reading), ("waiting", found.waiting)):
+            streams.add_metric((*labels, state), count)
+        slots.add_metric(labels, found.writing + found.reading + found.free)
+        tokens.add_metric(labels, found.made)
+    if generating:
+        yield from (streams, slots, tokens)
 
 
 def _ranges() -> Iterable[tuple[float, float]]:

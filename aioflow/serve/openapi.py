@@ -148,6 +148,7 @@ _STATUS: Final[dict[str, Schema]] = {
             "waiting_requests": COUNT,
             "waiting_rows": COUNT,
             "running_steps": COUNT,
+            "streams": or_none(object_of(dict.fromkeys(("writing", "reading", "waiting", "free", "made"), COUNT))),
             "outcomes": _OUTCOMES,
             "recent": object_of({"outcomes": _OUTCOMES, "latency": list_of(COUNT), **_QUANTILES}),
             "steps": object_of(

@@ -15,10 +15,10 @@ import aioflow as af
 import aioflow.serve.generating
 from aioflow.errors import ResourceExhaustedError
 from aioflow.serve import ModelOptions
-from aioflow.serve.tokens.streams import read_generate
+from aioflow.serve.tokens.streams import GenerateRequest, read_generate
 from tests.saved.altering import change_manifest
 from tests.serve.folders import SECONDS, save_model, scaled
-from tests.serve.service import ServerOptions, serving
+from tests.serve.service import ServerOptions, families, serving
 from tests.serve.token_models import alone, counted_alone, saved, saved_counting
 from tests.support.waiting import eventually
 
@@ -189,6 +189,26 @@ async def test_a_disconnect_frees_the_slot(tmp_path: Path) -> None:
         await eventually(lambda: streams.statistics().free == 1)
         response = await client.post(COUNT, json={"tokens": [3, 4], "parameters": {"max_tokens": 9}})
         assert [token for each in events(response.text) for token in each["tokens"]] == counted_alone([3, 4], 9)
+
+
+async def test_metrics_and_status_count_streams_and_tokens(tmp_path: Path) -> None:
+    await saved_counting(tmp_path / "m")
+    options = ModelOptions(max_batch_size=2, max_enqueued_batches=1, warmup=False)
+    async with serving({"gpt2": tmp_path / "m"}, options) as (server, client):
+        await client.post(WHOLE, json={"tokens": [1], "parameters": {"max_tokens": 7}})
+        streams = server.repository.get("gpt2").streams
+        assert streams is not None
+        held = [streams.begin(GenerateRequest(None, (1,), 100_000)) for _ in range(3)]
+        await eventually(lambda: streams.statistics().writing == 2)
+        found = await families(client)
+        counts = {state: found["aioflow_token_streams"]["gpt2", state, "1"] for state in ("writing", "waiting")}
+        assert counts == {"writing": 2, "waiting": 1}
+        assert found["aioflow_token_slots"] == {("gpt2", "1"): 2}
+        assert found["aioflow_tokens_total"]["gpt2", "1"] > 7
+        shown = (await client.get("/status")).json()["models"][0]["served"]["streams"]
+        assert (shown["writing"], shown["waiting"], shown["free"]) == (2, 1, 0)
+        for each in held:
+            each.end()
 
 
 async def test_too_many_streams_are_told_to_retry(tmp_path: Path) -> None:

@@ -117,7 +117,17 @@ function showOutcomes(served, window) {
   put(
     "queue",
     `Now: ${count(served.pending_requests)} in progress; ${count(served.waiting_requests)} of them ` +
-      `(${plural(served.waiting_rows, "row")}) wait for a step; ${plural(served.running_steps, "step")} running.`,
+      `(${plural(served.waiting_rows, "row")}) wait for a step; ${plural(served.running_steps, "step")} running.` +
+      streamsOf(served.streams),
+  );
+}
+
+function streamsOf(streams) {
+  if (!streams) return "";
+  const used = streams.writing + streams.reading;
+  return (
+    ` Streams of tokens: ${count(used)} of ${count(used + streams.free)} at once, ${count(streams.waiting)} waiting; ` +
+    `${plural(streams.made, "token")} generated.`
   );
 }
 

@@ -7,7 +7,7 @@ import os
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, NoReturn, TypeAlias
@@ -263,6 +263,7 @@ class ServiceStatus:
             "waiting_requests": sum(each.waiting_requests for each in found),
             "waiting_rows": sum(each.waiting_rows for each in found),
             "running_steps": sum(each.running_batches for each in found),
+            "streams": None if model.streams is None else asdict(model.streams.statistics()),
             "outcomes": dict(model.tally.outcomes),
             "recent": {
                 "outcomes": recent.outcomes,

@@ -68,12 +68,13 @@ class PromptPiece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SlotsStatistics:
-    """The numbers of streams that generate, that read their prompts, and that wait; and the number of free slots."""
+    """The numbers of streams that generate, that read their prompts, and that wait; of free slots; of made tokens."""
 
     writing: int
     reading: int
     waiting: int
     free: int
+    made: int = 0
 
 
 class Slots:
@@ -97,7 +98,7 @@ class Slots:
         self._most_waiting = most_waiting
         self._free = list(range(count))  # a heap: the lowest is used first, to keep used slots contiguous
         self._lines: dict[str, deque[TokenStream]] = {}  # by client, the next turn first; never empty
-        self._waiting = 0
+        self._waiting = self._made = 0
         self._reading: deque[tuple[int, TokenStream]] = deque()  # with their slots, the next turn first
         self._writing: dict[int, TokenStream] = {}  # by slot
 
@@ -176,6 +177,7 @@ class Slots:
     def wrote(self, stream: TokenStream) -> None:
         """Record that a token of the stream was generated. The stream leaves after its last token."""
         stream.made += 1
+        self._made += 1
         if stream.made == stream.most:
             self.leave(stream)
 
@@ -186,4 +188,4 @@ class Slots:
 
     def statistics(self) -> SlotsStatistics:
         """Return the current numbers of streams and free slots."""
-        return SlotsStatistics(len(self._writing), len(self._reading), self._waiting, len(self._free))
+        return SlotsStatistics(len(self._writing), len(self._reading), self._waiting, len(self._free), self._made)

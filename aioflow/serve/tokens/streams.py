@@ -65,7 +65,8 @@ def read_generate(document: JsonObject) -> GenerateRequest:
         None if tokens is None else tuple(tokens),
         parameters.get("max_tokens", _TOKENS),
         sampling,
-        scheduling(parameters)[0],
+        # Not all parameters: streams have no priority, so its form is unchecked, as that of any unknown parameter.
+        scheduling({"timeout": parameters.get("timeout", 0)})[0],
         document.get("id", ""),
     )
 
