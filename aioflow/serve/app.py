@@ -97,7 +97,8 @@ def _routes_of(line: HttpRoute) -> list[Route]:
     if ":" not in line.path or line.method == "GET":
         return [route]
     # Otherwise GET /v1/models/m:predict would find the route of the states of a model "m:predict".
-    return [route, Route(line.path, partial(_other_method, line.method), methods=["GET"])]
+    other = Route(line.path, partial(_other_method, line.method), methods=["GET"], include_in_schema=False)
+    return [route, other]
 
 
 async def _other_method(allowed: str, request: Request) -> Response:
