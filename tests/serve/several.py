@@ -20,7 +20,7 @@ pytest.importorskip("httptools", reason="httptools is not installed")
 
 from aioflow.serve import ModelOptions, Processes, ServerOptions  # after importorskip
 
-__all__ = ["LONG", "Client", "loaded", "several"]
+__all__ = ["LONG", "Client", "each_process", "loaded", "several"]
 
 LONG = 2 * SECONDS  # starting processes takes long on busy machines
 
@@ -28,11 +28,25 @@ LONG = 2 * SECONDS  # starting processes takes long on busy machines
 @contextlib.asynccontextmanager
 async def several(models: Any, options: ModelOptions | None = None, **named: Any) -> AsyncIterator[Any]:
     """Yield the service, and a client for occasional requests."""
-    where = ServerOptions(port=0, drain_seconds=named.pop("drain_seconds", 20.0), **named.pop("tls", {}))
+    where = ServerOptions(port=0, drain_seconds=named.pop("drain_seconds", 20.0), **named.pop("where", {}))
     async with asyncio.timeout(LONG), Processes(models, options, where, **{"processes": 2, **named}) as service:
         await service.ready()
         async with httpx.AsyncClient(base_url=service.url, trust_env=False, verify=False, timeout=LONG) as client:
             yield service, client
+
+
+async def each_process(service: Processes, **headers: str) -> AsyncIterator[Any]:
+    """Yield a client with a connection to a process, for each process once."""
+    seen: set[int] = set()
+    async with contextlib.AsyncExitStack() as stack:
+        # A new connection goes to the process with the fewest, so holding connections open reaches every process.
+        while seen != set(service.pids):
+            options: Any = {"base_url": service.url, "trust_env": False, "timeout": LONG, "headers": headers}
+            client = await stack.enter_async_context(httpx.AsyncClient(**options))
+            process = (await client.get("/status")).json()["server"]["process"]
+            if process not in seen:
+                seen.add(process)
+                yield client
 
 
 class Client:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -23,7 +22,7 @@ from aioflow.serve.processes import supervisor
 from tests.net.certificates import Authority
 from tests.serve.folders import rows, save_model, scaled, slow
 from tests.serve.service import asked, families, httpx, values
-from tests.serve.several import LONG, loaded, several
+from tests.serve.several import LONG, each_process, loaded, several
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -61,15 +60,9 @@ async def test_load_request_to_one_process_loads_in_all(folder: Path) -> None:
     async with several({"m": folder}) as (service, client), loaded(service.url, 16) as clients:
         await save_model(folder / "2", scaled(2))
         assert (await client.post("/v2/repository/models/m/load")).status_code == 200
-        seen: set[int] = set()
-        async with contextlib.AsyncExitStack() as stack:
-            # A new connection goes to the process with the fewest, so holding connections open reaches every process.
-            while seen != set(service.pids):
-                options: Any = {"base_url": service.url, "trust_env": False, "timeout": LONG}
-                other = await stack.enter_async_context(httpx.AsyncClient(**options))
-                answer = await other.post("/v2/models/m/infer", json=asked(rows()))
-                assert answer.json()["model_version"] == "2"
-                seen.add((await other.get("/status")).json()["server"]["process"])
+        async for other in each_process(service):
+            answer = await other.post("/v2/models/m/infer", json=asked(rows()))
+            assert answer.json()["model_version"] == "2"
     assert sum(each.broken for each in clients) == 0
 
 
@@ -121,6 +114,34 @@ async def test_routes_that_need_a_token(folder: Path) -> None:
         assert "token" in (await client.get("/openapi.json")).json()["components"]["securitySchemes"]
 
 
+async def test_every_process_lets_the_administrator_alone_change_models(folder: Path) -> None:
+    where = {"token": "secret", "admin_token": "other"}
+    async with several({"m": folder}, where=where) as (service, _):
+        async for client in each_process(service, Authorization="Bearer secret"):
+            values(await client.post("/v2/models/m/infer", json=asked(rows())))
+            assert (await client.post("/v2/repository/models/m/unload")).status_code == 403
+            changed = await client.post("/v2/repository/models/m/load", headers={"Authorization": "Bearer other"})
+            assert changed.status_code == 200
+
+
+async def test_no_process_answers_from_the_cache_of_a_replaced_version(folder: Path) -> None:
+    request = asked(rows())
+    async with several({"m": folder}, ModelOptions(response_cache=1 << 20)) as (service, client):
+        for _ in range(2):
+            async for other in each_process(service):
+                np.testing.assert_array_equal(values(await other.post("/v2/models/m/infer", json=request)), rows())
+
+        async def lookups() -> tuple[float, ...]:
+            found = (await families(client))["aioflow_cache_lookups_total"]
+            return found["m", "miss", "1"], found["m", "hit", "1"]
+
+        await eventually(partial(_is, lookups, (2, 2)))  # each process has its own cache
+        await save_model(folder / "2", scaled(2))
+        assert (await client.post("/v2/repository/models/m/load")).status_code == 200
+        async for other in each_process(service):
+            np.testing.assert_array_equal(values(await other.post("/v2/models/m/infer", json=request)), 2 * rows())
+
+
 async def test_unloaded_model_stays_unloaded_in_new_processes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with several({"m": folder}) as (service, client):
         assert (await client.post("/v2/repository/models/m/unload")).status_code == 200
@@ -169,7 +190,7 @@ async def test_suspended_process_is_replaced(folder: Path) -> None:
 @pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "TLS"])
 async def test_a_reload_under_load_loses_no_request(folder: Path, tmp_path: Path, has_tls: bool) -> None:
     tls = dict(zip(("tls_cert", "tls_key"), Authority(tmp_path).tls("server").files, strict=False)) if has_tls else {}
-    async with several({"m": folder}, tls=tls) as (service, _), loaded(service.url) as clients:
+    async with several({"m": folder}, where=tls) as (service, _), loaded(service.url) as clients:
         before = set(service.pids)
         await save_model(folder / "2", scaled(2))
         service.reload()
