@@ -83,10 +83,14 @@ if _TYPE_CHECKING:
         convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices,
     )
     from aioflow.ops.transfer import compressed as compressed
+    from aioflow.protos.classes import ConfigProto as ConfigProto
     from aioflow.protos.classes import Event as Event
+    from aioflow.protos.classes import GPUOptions as GPUOptions
+    from aioflow.protos.classes import GraphOptions as GraphOptions
     from aioflow.protos.classes import HistogramProto as HistogramProto
     from aioflow.protos.classes import LogMessage as LogMessage
     from aioflow.protos.classes import MetaGraphDef as MetaGraphDef
+    from aioflow.protos.classes import OptimizerOptions as OptimizerOptions
     from aioflow.protos.classes import SessionLog as SessionLog
     from aioflow.protos.classes import Summary as Summary
     from aioflow.protos.classes import SummaryMetadata as SummaryMetadata
@@ -158,7 +162,8 @@ _LATER = {
             "aioflow.ops.sparse.indexed_slices": "convert_to_tensor_or_indexed_slices",
             "aioflow.ops.transfer": "compressed",
             "aioflow.protos.classes": (
-                "Event HistogramProto LogMessage MetaGraphDef SessionLog Summary SummaryMetadata"
+                "ConfigProto Event GPUOptions GraphOptions HistogramProto LogMessage MetaGraphDef OptimizerOptions "
+                "SessionLog Summary SummaryMetadata"
             ),
             "aioflow.runtime.device_list": "DeviceAttributes list_devices",
             "aioflow.runtime.stats": "RunMetadata",

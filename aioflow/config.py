@@ -1,8 +1,10 @@
-"""Settings of sessions and of single runs, as frozen dataclasses."""
+"""Settings of sessions and of single runs, as dataclasses."""
 
 from __future__ import annotations
 
 import enum
+import functools
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from typing import Any, ClassVar, Final, TypeAlias
@@ -15,11 +17,17 @@ __all__ = ["AUTO", "RunOptions", "SessionConfig", "TraceLevel"]
 AUTO: Final = "auto"  # a value of `SessionConfig.delegate`: the first installed engine, if any
 
 
-class TraceLevel(enum.Enum):
-    """The amount of detail that a run records in its `RunMetadata`."""
+class TraceLevel(enum.IntEnum):
+    """The amount of detail that a run records in its `RunMetadata`: nothing, or the time of every node.
+
+    TensorFlow's levels for the CPU (`SOFTWARE_TRACE`) or devices alone (`HARDWARE_TRACE`) record the same as `FULL`.
+    """
 
     NO_TRACE = 0
+    SOFTWARE_TRACE = 1
+    HARDWARE_TRACE = 2
     FULL = 3
+    FULL_TRACE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +191,94 @@ def _default(setting: Field[object]) -> object:
     return setting.default if setting.default_factory is MISSING else setting.default_factory()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class RunOptions:
     """The options of one run.
+
+    Args:
+        trace_level: As the attribute.
+        timeout: As the attribute.
+        output_partition_graphs: As the attribute.
+        timeout_in_ms: The same in milliseconds, as TensorFlow has it: a whole number, and 0 for no limit.
+        inter_op_thread_pool: Ignored and logged unless 0: the threads are those of the session.
+        report_tensor_allocations_upon_oom: Ignored and logged if True.
 
     Attributes:
         trace_level: FULL records the time of every node in the `RunMetadata` of the run.
         timeout: Time limit in seconds, like the `timeout` argument of `run`.
+        output_partition_graphs: Record the graph of every device, as it runs, in the `RunMetadata` of the run.
 
     Raises:
         DTypeError: a value has the wrong type.
-        InvalidArgumentError: the time limit is NaN, or too large for a float.
+        InvalidArgumentError: the time limit is NaN, or too large for a float; or both limits are given.
     """
 
     NO_TRACE: ClassVar[TraceLevel] = TraceLevel.NO_TRACE
-    FULL_TRACE: ClassVar[TraceLevel] = TraceLevel.FULL
+    SOFTWARE_TRACE: ClassVar[TraceLevel] = TraceLevel.SOFTWARE_TRACE
+    HARDWARE_TRACE: ClassVar[TraceLevel] = TraceLevel.HARDWARE_TRACE
+    FULL_TRACE: ClassVar[TraceLevel] = TraceLevel.FULL_TRACE
 
-    trace_level: TraceLevel = TraceLevel.NO_TRACE
-    timeout: float | None = None
+    trace_level: TraceLevel
+    timeout: float | None
+    output_partition_graphs: bool
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.trace_level, TraceLevel):
-            raise wrong_kind(self.trace_level, "RunOptions.trace_level", "a TraceLevel, such as RunOptions.FULL_TRACE")
-        check_seconds(self.timeout, "RunOptions.timeout")
+    def __init__(
+        self,
+        trace_level: TraceLevel | int = TraceLevel.NO_TRACE,
+        timeout: float | None = None,
+        output_partition_graphs: bool = False,
+        *,
+        timeout_in_ms: int = 0,
+        inter_op_thread_pool: int = 0,
+        report_tensor_allocations_upon_oom: bool = False,
+    ) -> None:
+        if timeout is not None and timeout_in_ms:
+            raise InvalidArgumentError(
+                "RunOptions has two time limits",
+                expected="timeout or timeout_in_ms",
+                actual=f"timeout={timeout!r}, timeout_in_ms={timeout_in_ms!r}",
+            )
+        self.trace_level = trace_level  # type: ignore[assignment]  # `__setattr__` converts the number
+        self.timeout = timeout
+        self.output_partition_graphs = output_partition_graphs
+        if timeout_in_ms:
+            self.timeout_in_ms = timeout_in_ms
+        if inter_op_thread_pool:
+            log_ignored("RunOptions.inter_op_thread_pool", "SessionConfig.threads")
+        if report_tensor_allocations_upon_oom:
+            log_ignored("RunOptions.report_tensor_allocations_upon_oom", "RunOptions.trace_level, for output sizes")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option. Raises like the constructor."""
+        if name == "trace_level":
+            value = _level(value)
+        elif name == "timeout":
+            check_seconds(value, "RunOptions.timeout")
+        elif name == "output_partition_graphs":
+            _switch(value, "RunOptions.output_partition_graphs")
+        object.__setattr__(self, name, value)
+
+    @property
+    def timeout_in_ms(self) -> int:
+        """The time limit in milliseconds, at least 1; 0 for no limit."""
+        return 0 if self.timeout is None else max(1, round(self.timeout * 1000))
+
+    @timeout_in_ms.setter
+    def timeout_in_ms(self, milliseconds: int) -> None:
+        check_whole(milliseconds, "RunOptions.timeout_in_ms", 0)
+        self.timeout = milliseconds / 1000 if milliseconds else None
+
+
+def _level(value: Any) -> TraceLevel:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in set(TraceLevel):
+        raise wrong_kind(value, "RunOptions.trace_level", "a TraceLevel, such as RunOptions.FULL_TRACE")
+    return TraceLevel(value)
+
+
+_LOGGER: Final = logging.getLogger("aioflow.config")
+
+
+@functools.cache
+def log_ignored(name: str, instead: str) -> None:
+    """Log, once for each process, that a setting of TensorFlow is ignored, and what replaces it."""
+    _LOGGER.warning("%s is ignored: %s", name, instead)

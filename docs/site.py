@@ -67,7 +67,7 @@ INHERITING: Final = {"Session"}  # classes whose public methods are, in part, th
 TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     "aioflow": {
         "Sessions": "Session SessionConfig RunOptions TraceLevel RunMetadata Padding get_default_session list_devices "
-        "DeviceAttributes",
+        "DeviceAttributes ConfigProto GPUOptions GraphOptions OptimizerOptions",
         "Graphs": "Graph Operation get_default_graph reset_default_graph placeholder* constant convert_to_tensor "
         "register_tensor_conversion_function identity* group tuple no_op stop_gradient",
         "Tensors, shapes and dtypes": "Tensor TensorShape Dimension IndexedSlices DType as_dtype",

@@ -88,6 +88,7 @@ concat(values, axis, name)
 cond(pred, true_fn, false_fn, strict, name, fn1, fn2)
 ConditionalAccumulator(dtype, shape, shared_name, name, reduction_type)
 ConditionalAccumulatorBase(dtype, shape, accumulator_ref)
+ConfigProto
 confusion_matrix(labels, predictions, num_classes, dtype, name, weights)
 conj(x, name)
 constant(value, dtype, shape, name, verify_shape)
@@ -172,11 +173,13 @@ global_variables_initializer()
 glorot_normal_initializer(seed, dtype)
 glorot_uniform_initializer(seed, dtype)
 grad_pass_through(f)
+GPUOptions
 gradients(ys, xs, grad_ys, name, colocate_gradients_with_ops, gate_gradients, aggregation_method,
     stop_gradients, unconnected_gradients)
 Graph()
 GraphDef
 GraphKeys
+GraphOptions
 greater(x, y, name)
 greater_equal(x, y, name)
 group(*inputs)
@@ -271,6 +274,7 @@ ones_like(tensor, dtype, name, optimize)
 op_scope(values, name, default_name)
 Operation
 OpError
+OptimizerOptions
 orthogonal_initializer(gain, seed, dtype)
 pad(tensor, paddings, mode, name, constant_values)
 PaddingFIFOQueue(capacity, dtypes, shapes, names, shared_name, name)

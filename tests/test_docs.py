@@ -235,7 +235,7 @@ def test_compatibility_page_is_up_to_date() -> None:
     text = compatibility.DOCUMENT.read_text(encoding="utf-8")
     assert text == compatibility.written(text), "python -m tests.compatibility writes it anew"
     missing = text.partition("Missing: ")[2].partition("\n\n")[0]
-    assert "`ConfigProto`" in missing
+    assert "`GradientTape`" in missing
     assert "`matmul`" not in missing
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "functions_of",
     "graph_def_of",
     "node_def_of",
+    "plain_attrs",
 ]
 
 VERSION: Final = 1  # of the ops that definitions are written for
@@ -176,7 +177,7 @@ def node_def_of(op: NodeView, add_shapes: bool = False) -> NodeDef:
     Raises:
         InvalidArgumentError: an attribute has no plain form; the error names the node and the attribute.
     """
-    attrs = _attrs_of(op.attrs)
+    attrs = plain_attrs(op.attrs)
     if op.gradient_function is not None:
         # A Python function cannot be serialized. Without it the node must not silently fall back on its op's gradient,
         # which would be another one. This name has no gradient until a program registers one.
@@ -247,7 +248,8 @@ def _called(values: Iterable[Any]) -> Iterator[str]:
             yield from _called(value)
 
 
-def _attrs_of(attrs: Mapping[str, Any]) -> dict[str, Any]:
+def plain_attrs(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a node as plain data: arrays as `TensorData`, lists as tuples."""
     # The array of a quantized constant holds plain integers; only the attribute `dtype` states its type.
     dtype = attrs.get("dtype")
     quantized = dtype if isinstance(dtype, DType) and dtype.is_quantized else None

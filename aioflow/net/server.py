@@ -48,6 +48,7 @@ from aioflow.net.step_table import Origin
 from aioflow.net.task_worker import TaskWorker, WorkerSession
 from aioflow.net.transports import connect, listen
 from aioflow.net.worker_service import WorkerService
+from aioflow.protos.session_config import session_config
 from aioflow.runtime.device import import_backends
 from aioflow.runtime.worker import Worker
 from aioflow.sync.background import Background
@@ -101,7 +102,7 @@ class Server:
         job_name, task_index: The task of this server. May be omitted if only one task matches.
         protocol: None or "aioflow".
         config: Devices of the worker (`device_count`) and their settings; also the settings of sessions on this target
-            that have no settings of their own.
+            that have no settings of their own. TensorFlow's `ConfigProto` is accepted, too.
         start: Whether the first use in this process starts the server, on the event loop of that use: a session on it
             or on another task of the cluster, a server that sends to it, or `join`. `async with` always starts it.
         options: Options of the connections to the server. Default: `server_options`.
@@ -159,7 +160,7 @@ class Server:
         self._starts_itself = start
         self._process = generation()
         self._maker = threading.get_ident()
-        self._config = config or SessionConfig()
+        self._config = session_config(config)
         self.worker = Worker(self._config, self._task.name, AllowedFolders(allow_dirs))
         limits = self._options.limits
         self.homes = ResourceDirectory(Holdings(self.worker, limits), self._others, self._reach, limits)

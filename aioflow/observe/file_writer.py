@@ -18,34 +18,8 @@ from aioflow.graph.graph import Graph
 from aioflow.graph.graphdef import GraphDef
 from aioflow.observe.event_log import EventLog
 from aioflow.protos import Message, is_message, message, parse
-from aioflow.runtime.stats import NodeStats, RunMetadata
-
-# ── the records of a traced run as the `RunMetadata` message that TensorBoard shows beside the graph ──────────────────
-
-
-def run_metadata_message(run_metadata: RunMetadata) -> Message:
-    """Return the message: for each device its nodes, with times relative to the start of the step and output sizes."""
-    made = message("RunMetadata")()
-    for device in run_metadata.step_stats:
-        stats = made.step_stats.dev_stats.add(device=device.device)
-        threads: dict[str, int] = {}
-        for node in device.nodes:
-            _write(stats.node_stats.add(), node, threads.setdefault(node.thread, len(threads)))
-        for thread, number in threads.items():
-            stats.thread_names[number] = thread
-    return made
-
-
-def _write(made: Message, node: NodeStats, thread: int) -> None:
-    start, duration = round(node.start * 1e9), round(node.duration * 1e9)
-    made.node_name, made.timeline_label, made.thread_id = node.node, f"{node.node} = {node.op}", thread
-    made.all_start_nanos = made.scheduled_nanos = start
-    made.op_end_rel_nanos = made.all_end_rel_nanos = duration
-    made.all_start_micros = made.scheduled_micros = round(start / 1000)
-    made.op_end_rel_micros = made.all_end_rel_micros = round(duration / 1000)
-    output = made.output.add()
-    output.tensor_description.allocation_description.requested_bytes = node.output_bytes
-
+from aioflow.runtime.run_metadata_messages import run_metadata_message
+from aioflow.runtime.stats import RunMetadata
 
 # ── the writer ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -11,10 +11,14 @@ def _public(name: str) -> Message:
     return made
 
 
+ConfigProto: Message = _public("ConfigProto")
 Event: Message = _public("Event")
+GPUOptions: Message = _public("GPUOptions")
+GraphOptions: Message = _public("GraphOptions")
 HistogramProto: Message = _public("HistogramProto")
 LogMessage: Message = _public("LogMessage")
 MetaGraphDef: Message = _public("MetaGraphDef")
+OptimizerOptions: Message = _public("OptimizerOptions")
 SaverDef: Message = _public("SaverDef")
 SessionLog: Message = _public("SessionLog")
 Summary: Message = _public("Summary")

@@ -28,7 +28,7 @@ _SCALARS: Final[Mapping[str, int]] = {
         *("bool", "string", "bytes", "uint32", "sint64"),
     )
 }
-_TOKEN: Final = re.compile(r"(?P<oneof>\w+) \{|(?P<end>\})|(?P<number>\d+) (?P<name>\w+)(?: (?P<type>[^\s;}]+))?")
+_TOKEN: Final = re.compile(r"(?P<oneof>\w+) \{|(?P<end>\})|(?P<number>-?\d+) (?P<name>\w+)(?: (?P<type>[^\s;}]+))?")
 _METHOD: Final = re.compile(r"(\w+) (\w+)(\*?) (\w+)(\*?)")
 
 

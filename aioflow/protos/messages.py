@@ -34,7 +34,7 @@ def _made() -> Any:
     errors = declare("aioflow/errors.proto", f"{_PACKAGE}.error", tables.ERRORS, ())
     made.AddSerializedFile(errors.SerializeToString())
     needed = (errors.name, any_pb2.DESCRIPTOR.name, wrappers_pb2.DESCRIPTOR.name)
-    table = tables.GRAPHS + tables.MODELS + tables.EVENTS
+    table = tables.GRAPHS + tables.MODELS + tables.EVENTS + tables.SETTINGS
     made.AddSerializedFile(declare("aioflow/tensorflow.proto", _PACKAGE, table, needed).SerializeToString())
     return made
 

@@ -265,3 +265,92 @@ enum SessionLog.SessionStatus: 0 STATUS_UNSPECIFIED; 1 START; 2 STOP; 3 CHECKPOI
 enum DataClass: 0 DATA_CLASS_UNKNOWN; 1 DATA_CLASS_SCALAR; 2 DATA_CLASS_TENSOR; 3 DATA_CLASS_BLOB_SEQUENCE
 enum LogMessage.Level: 0 UNKNOWN; 10 DEBUGGING; 20 INFO; 30 WARN; 40 ERROR; 50 FATAL
 """
+
+
+# ── settings of sessions ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+SETTINGS: Final = """
+ConfigProto: 1 device_count <string,int32>; 2 intra_op_parallelism_threads int32; 5 inter_op_parallelism_threads int32;
+    9 use_per_session_threads bool; 12 session_inter_op_thread_pool ThreadPoolOptionProto*; 3 placement_period int32;
+    4 device_filters string*; 6 gpu_options GPUOptions; 18 pluggable_device_options GPUOptions;
+    7 allow_soft_placement bool; 8 log_device_placement bool; 10 graph_options GraphOptions;
+    11 operation_timeout_in_ms int64; 13 rpc_options RPCOptions; 14 cluster_def ClusterDef;
+    15 isolate_session_state bool; 17 share_cluster_devices_in_session bool; 16 experimental ConfigProto.Experimental
+ThreadPoolOptionProto: 1 num_threads int32; 2 global_name string
+GPUOptions: 1 per_process_gpu_memory_fraction double; 4 allow_growth bool; 2 allocator_type string;
+    3 deferred_deletion_bytes int64; 5 visible_device_list string; 6 polling_active_delay_usecs int32;
+    7 polling_inactive_delay_msecs int32; 8 force_gpu_compatible bool; 9 experimental GPUOptions.Experimental
+GPUOptions.Experimental: 1 virtual_devices GPUOptions.Experimental.VirtualDevices*;
+    15 num_virtual_devices_per_gpu int32; 2 use_unified_memory bool; 3 num_dev_to_dev_copy_streams int32;
+    4 collective_ring_order string; 5 timestamped_allocator bool; 7 kernel_tracker_max_interval int32;
+    8 kernel_tracker_max_bytes int32; 9 kernel_tracker_max_pending int32; 10 internal_fragmentation_fraction double;
+    11 use_cuda_malloc_async bool; 12 disallow_retry_on_allocation_failure bool; 13 gpu_host_mem_limit_in_mb float;
+    14 gpu_host_mem_disallow_growth bool; 16 gpu_system_memory_size_in_mb int32;
+    17 populate_pjrt_gpu_client_creation_info bool; 18 node_id int32;
+    19 stream_merge_options GPUOptions.Experimental.StreamMergeOptions
+GPUOptions.Experimental.VirtualDevices: 1 memory_limit_mb float*; 2 priority int32*; 3 device_ordinal int32*
+GPUOptions.Experimental.StreamMergeOptions: 1 merge_host_to_device_stream bool; 2 merge_device_to_host_stream bool;
+    3 merge_device_to_device_stream bool
+GraphOptions: 2 enable_recv_scheduling bool; 3 optimizer_options OptimizerOptions; 4 build_cost_model int64;
+    9 build_cost_model_after int64; 5 infer_shapes bool; 6 place_pruned_graph bool; 7 enable_bfloat16_sendrecv bool;
+    8 timeline_step int32; 10 rewrite_options RewriterConfig
+OptimizerOptions: 1 do_common_subexpression_elimination bool; 2 do_constant_folding bool;
+    6 max_folded_constant_in_bytes int64; 4 do_function_inlining bool; 3 opt_level OptimizerOptions.Level;
+    5 global_jit_level OptimizerOptions.GlobalJitLevel; 7 cpu_global_jit bool
+RewriterConfig: 50 cpu_layout_conversion RewriterConfig.CpuLayout; 1 layout_optimizer RewriterConfig.Toggle;
+    3 constant_folding RewriterConfig.Toggle; 13 shape_optimization RewriterConfig.Toggle;
+    14 remapping RewriterConfig.Toggle; 24 common_subgraph_elimination RewriterConfig.Toggle;
+    7 arithmetic_optimization RewriterConfig.Toggle; 8 dependency_optimization RewriterConfig.Toggle;
+    9 loop_optimization RewriterConfig.Toggle; 10 function_optimization RewriterConfig.Toggle;
+    11 debug_stripper RewriterConfig.Toggle; 2 disable_model_pruning bool;
+    15 scoped_allocator_optimization RewriterConfig.Toggle; 18 pin_to_host_optimization RewriterConfig.Toggle;
+    22 implementation_selector RewriterConfig.Toggle; 23 auto_mixed_precision RewriterConfig.Toggle;
+    25 auto_mixed_precision_mkl RewriterConfig.Toggle; 31 auto_mixed_precision_onednn_bfloat16 RewriterConfig.Toggle;
+    29 auto_mixed_precision_cpu RewriterConfig.Toggle; 19 disable_meta_optimizer bool; 32 disable_tfg_optimizer bool;
+    28 use_plugin_optimizers RewriterConfig.Toggle; 30 experimental_conditional_code_motion RewriterConfig.Toggle;
+    12 meta_optimizer_iterations RewriterConfig.NumIterationsType; 17 min_graph_nodes int32;
+    26 experimental_disable_compressed_tensor_optimization bool;
+    27 experimental_disable_folding_quantization_emulation bool; 4 memory_optimization RewriterConfig.MemOptType;
+    6 memory_optimizer_target_node_name_scope string; 20 meta_optimizer_timeout_ms int64;
+    5 auto_parallel AutoParallelOptions; 21 fail_on_optimizer_errors bool;
+    16 scoped_allocator_opts ScopedAllocatorOptions; 100 optimizers string*;
+    200 custom_optimizers RewriterConfig.CustomGraphOptimizer*; 300 inter_optimizer_verifier_config VerifierConfig;
+    301 post_optimization_verifier_config VerifierConfig
+AutoParallelOptions: 1 enable bool; 2 num_replicas int32
+ScopedAllocatorOptions: 1 enable_op string*
+RewriterConfig.CustomGraphOptimizer: 1 name string; 2 parameter_map <string,AttrValue>
+VerifierConfig: 1 verification_timeout_in_ms int64; 2 structure_verifier VerifierConfig.Toggle
+RPCOptions: 1 use_rpc_for_inprocess_master bool; 2 compression_algorithm string; 3 compression_level int32;
+    4 cache_rpc_response bool; 5 disable_session_connection_sharing bool; 6 num_channels_per_target int32
+ClusterDef: 1 job JobDef*
+JobDef: 1 name string; 2 tasks <int32,string>
+ConfigProto.Experimental: 1 collective_group_leader string; 3 executor_type string; 4 recv_buf_max_chunk int32;
+    5 use_numa_affinity bool; 6 collective_deterministic_sequential_execution bool; 7 collective_nccl bool;
+    8 share_session_state_in_clusterspec_propagation bool; 9 disable_thread_spinning bool;
+    10 share_cluster_devices_in_session bool; 11 session_metadata SessionMetadata; 12 optimize_for_static_graph bool;
+    13 enable_mlir_bridge bool; 17 mlir_bridge_rollout ConfigProto.Experimental.MlirBridgeRollout;
+    16 enable_mlir_graph_optimization bool; 14 disable_output_partition_graphs bool;
+    15 xla_fusion_autotuner_thresh int64; 18 use_tfrt bool; 27 enable_multi_host bool; 32 tfrt_use_ifrt bool;
+    28 backend_server_port int32; 29 target_tpu bool; 30 target_gpu bool; 31 stream_merge_threshold int32;
+    21 disable_functional_ops_lowering bool; 22 xla_prefer_single_graph_cluster bool;
+    23 coordination_config CoordinationServiceConfig; 24 disable_optimize_for_static_graph bool;
+    26 disable_eager_executor_streaming_enqueue bool; 33 finalize_function_library_runtime bool;
+    34 finalize_resource_manager bool; 35 tf2xla_dump_dir string; 36 online_cost_analysis bool
+CoordinationServiceConfig: 1 service_type string; 2 service_leader string; 3 enable_health_check bool;
+    4 cluster_register_timeout_in_ms int64; 14 cluster_register_with_barrier bool; 5 heartbeat_timeout_in_ms int64;
+    10 coordinated_job_list CoordinatedJob*; 7 shutdown_barrier_timeout_in_ms int64;
+    8 agent_destruction_without_shutdown bool; 9 recoverable_jobs string*; 11 allow_new_incarnation_to_reconnect bool;
+    12 force_disable bool; 13 poll_for_error_from_service_at_startup bool
+CoordinatedJob: 1 name string; 2 num_tasks int32
+enum OptimizerOptions.Level: 0 L1; -1 L0
+enum OptimizerOptions.GlobalJitLevel: 0 DEFAULT; -1 OFF; 1 ON_1; 2 ON_2
+enum RewriterConfig.CpuLayout: 0 NO_CONVERSION_ON_CPU; 1 NCHW_TO_NHWC; 2 NHWC_TO_NCHW
+enum RewriterConfig.Toggle: 0 DEFAULT; 1 ON; 2 OFF; 3 AGGRESSIVE; 4 EXPERIMENTAL_MLIR; 5 EXPERIMENTAL_BOTH
+enum RewriterConfig.NumIterationsType: 0 DEFAULT_NUM_ITERS; 1 ONE; 2 TWO
+enum RewriterConfig.MemOptType: 0 DEFAULT_MEM_OPT; 1 NO_MEM_OPT; 2 MANUAL; 4 SWAPPING_HEURISTICS;
+    5 RECOMPUTATION_HEURISTICS; 6 SCHEDULING_HEURISTICS; 3 HEURISTICS
+enum VerifierConfig.Toggle: 0 DEFAULT; 1 ON; 2 OFF
+enum ConfigProto.Experimental.MlirBridgeRollout: 0 MLIR_BRIDGE_ROLLOUT_UNSPECIFIED; 1 MLIR_BRIDGE_ROLLOUT_ENABLED;
+    2 MLIR_BRIDGE_ROLLOUT_DISABLED
+"""

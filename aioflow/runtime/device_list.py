@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aioflow.config import SessionConfig
+from aioflow.protos.session_config import session_config
 from aioflow.runtime.device import present_devices
 from aioflow.runtime.worker import LOCAL_TASK
 
@@ -33,7 +34,7 @@ def list_devices(config: SessionConfig | None = None) -> list[DeviceAttributes]:
     `python -m aioflow doctor` shows what to install.
     """
     found: list[DeviceAttributes] = []
-    for backend, index in present_devices(config or SessionConfig()):
+    for backend, index in present_devices(session_config(config)):
         memory, description = backend.describe(index)
         kind = backend.device_type
         found.append(DeviceAttributes(f"{LOCAL_TASK}/device:{kind}:{index}", kind, memory, description))

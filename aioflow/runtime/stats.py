@@ -1,15 +1,18 @@
-"""Reports of a run: the time of every node, and the first result that is not finite."""
+"""Reports of a run: the time of every node, the graphs that it ran, and the first result that is not finite."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib import import_module
 from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from aioflow.compiler.ir import Plan
+from aioflow.concurrency.forking import not_forked
 from aioflow.errors import InvalidArgumentError
 from aioflow.memory.values import Value
 from aioflow.runtime.bind import BoundNode
@@ -46,11 +49,71 @@ class StepStats:
     nodes: tuple[NodeStats, ...]
 
 
-@dataclass(slots=True)
-class RunMetadata:
-    """The node times of the last run that it was passed to; empty if that run was not traced."""
+class RecordedSteps(list[StepStats]):
+    """The records of the devices of one step; `dev_stats` has them as TensorFlow's messages."""
 
-    step_stats: list[StepStats] = field(default_factory=list)
+    @property
+    def dev_stats(self) -> Any:
+        """The records as `DeviceStepStats` messages, whose `node_stats` have times in microseconds."""
+        return _messages().step_stats_message(self).dev_stats
+
+
+class RunMetadata:
+    """The records of the last run that it was passed to; empty if `RunOptions` of that run did not request them.
+
+    Args:
+        step_stats: Records of a step, for functions that read them.
+    """
+
+    def __init__(self, step_stats: Iterable[StepStats] = ()) -> None:
+        self.step_stats = step_stats
+        self._plan: Plan | None = None
+        self._with_graphs = False
+
+    def __repr__(self) -> str:
+        return f"RunMetadata(step_stats={self._step_stats!r})"
+
+    @property
+    def step_stats(self) -> RecordedSteps:
+        """The time of every node, device by device. `dev_stats` of it has them as TensorFlow's messages."""
+        return self._step_stats
+
+    @step_stats.setter
+    def step_stats(self, records: Iterable[StepStats]) -> None:
+        self._step_stats = RecordedSteps(records)
+
+    @property
+    def partition_graphs(self) -> list[Any]:
+        """The graph of every device as it ran, as a `GraphDef` message; for `RunOptions(output_partition_graphs=True)`.
+
+        It has the optimized nodes. Attributes without a stored form, such as programs of fused nodes, are left out.
+        """
+        graphs = () if self._plan is None or not self._with_graphs else self._plan.by_device()
+        return [_messages().graph_message(device, graph) for device, graph in graphs]
+
+    @property
+    def cost_graph(self) -> Any:
+        """The nodes of a traced run as a `CostGraphDef` message, with measured times in microseconds, and sizes."""
+        graphs = () if self._plan is None or not self._step_stats else self._plan.by_device()
+        return _messages().cost_message(graphs, self._step_stats)
+
+    def SerializeToString(self) -> bytes:
+        """Return the bytes of TensorFlow's `RunMetadata` message with these records."""
+        data: bytes = _messages().serialized(self)
+        return data
+
+    def record(self, step_stats: Iterable[StepStats] = (), plan: Plan | None = None, with_graphs: bool = False) -> None:
+        """Replace the records with those of a run: its node times and its plan, of which `with_graphs` shows graphs."""
+        self.step_stats = step_stats
+        self._plan = plan
+        self._with_graphs = with_graphs
+
+
+def _messages() -> Any:
+    """Return the module that makes messages. It imports this one, and is loaded with the first use."""
+    # In a child forked during the import, the module's lock would stay locked.
+    with not_forked():
+        return import_module("aioflow.runtime.run_metadata_messages")
 
 
 class TraceProbe:

@@ -86,8 +86,8 @@ class SessionSteps:
         if self._debt > self._config.yield_every:
             await self._let_others_run()
         if run_metadata is not None:
-            run_metadata.step_stats = []  # those of the previous run
-        asked = options is not None and options.trace_level is TraceLevel.FULL
+            run_metadata.record()  # drops the records of the previous run
+        asked = options is not None and options.trace_level is not TraceLevel.NO_TRACE
         trace = TraceProbe() if prepared.sampling.begin() or asked else None
         step = Step(self.probe(trace), self._cluster.next_step(), prepared.describe)
         self.begin(step)
@@ -102,8 +102,9 @@ class SessionSteps:
         try:
             given = await self._watched(step, prepared, values, trace)
             self._debt += perf_counter() - started
-            if trace is not None and asked and run_metadata is not None:
-                run_metadata.step_stats = list(trace.stats())
+            if options is not None and run_metadata is not None:
+                stats = trace.stats() if trace is not None and asked else ()
+                run_metadata.record(stats, prepared.made, options.output_partition_graphs)
             return given
         except BaseException as error:
             await step.unwind(error)

@@ -34,6 +34,7 @@ from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS, current_session
 from aioflow.graph.graph import GRAPHS, Graph
 from aioflow.memory.values import Value
+from aioflow.protos.session_config import session_config
 from aioflow.runtime.cluster import Cluster, LocalCluster
 from aioflow.runtime.delegates import PREPARATIONS
 from aioflow.runtime.stats import RunMetadata
@@ -57,7 +58,6 @@ else:
 
 _IDS: Final = itertools.count(1)
 _TARGETS: Final = "'', aioflow://host:port or a worker; pass a graph as Session(graph=graph)"
-_SETTINGS: Final = "an aioflow.SessionConfig: Session(config=aioflow.SessionConfig(threads=2))"
 _SECONDS: Final = "a number of seconds"
 _REMOTE: Final = ("aioflow", "inproc")  # target schemes that denote servers
 
@@ -69,8 +69,8 @@ class Session(Blocking, Batching, Reporting):
         target: "" for a new private worker, another worker to share its variables, or "aioflow://host:port" for the
             cluster of the `train.Server` at that address.
         graph: The graph; by default the current default graph.
-        config: Settings. After the session has connected to a server, the server's settings replace those left at their
-            default.
+        config: Settings, or TensorFlow's `ConfigProto`. After the session has connected to a server, the server's
+            settings replace those left at their default.
         credentials: Credentials for the connections to the cluster, as for `train.Server`.
         connect_timeout: Seconds to wait for the server at the target's address, when the session is entered or first
             used. An attempt to connect that is under way then may take up to two more. Later, a worker that a step
@@ -90,18 +90,19 @@ class Session(Blocking, Batching, Reporting):
         credentials: Credentials | None = None,
         connect_timeout: float = 2.0,
     ) -> None:
-        _check_arguments(target, graph, config)
+        _check_arguments(target, graph)
         check_number(connect_timeout, "connect_timeout", _SECONDS, above=0)
         self.graph = graph if graph is not None else default_graph()
         self._id = next(_IDS)
         self._process = generation()
         self._closed = False
         self._target = target
-        self._cluster, self._sync_runner = _reach(target, config or SessionConfig(), credentials, connect_timeout)
+        settings = session_config(config)
+        self._cluster, self._sync_runner = _reach(target, settings, credentials, connect_timeout)
         self._remote = not isinstance(self._cluster, LocalCluster)
         self._blocks: dict[EnteredBlock[Session], EnteredBlock[Graph]] = {}  # entered and not yet left
         self._background = self._cluster.background(self._id)
-        self._use(config or SessionConfig())
+        self._use(settings)
         renew_in_child(self)
 
     def __repr__(self) -> str:
@@ -542,10 +543,9 @@ def get_default_session(graph: Graph | None = None) -> Session | None:
     return session
 
 
-def _check_arguments(target: object, graph: object, config: object) -> None:
+def _check_arguments(target: object, graph: object) -> None:
     check_kind(target, (str, Worker), "the target of a session", _TARGETS)
     check_kind(graph, (Graph, NoneType), "the graph of a session", "an aioflow.Graph: Session(graph=graph)")
-    check_kind(config, (SessionConfig, NoneType), "the settings of a session", _SETTINGS)
 
 
 def _check_options(options: object, run_metadata: object) -> None:

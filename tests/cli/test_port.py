@@ -468,17 +468,17 @@ def test_missing_names_are_reported_with_place_and_replacement() -> None:
     made = ported("""\
         import tensorflow as tf
         x = tf.zeros([1]) + tf.layers.dense(tf.zeros([1, 2]), 3)
-        config = tf.ConfigProto()
+        tape = tf.GradientTape()
         tf.not_there()
-        sess = tf.InteractiveSession(config=config)
+        sess = tf.InteractiveSession(config=tf.ConfigProto())
         print(x.eval())
         tf.zeros([1], typ=tf.float32)
         tf.train.Saver().savee(sess)
         """)
     found = {(f.line, f.column): f.text for f in made.findings if f.level == "missing"}
-    assert found.keys() == {(2, 21), (3, 10), (4, 1), (5, 8), (7, 1), (8, 1)}
+    assert found.keys() == {(2, 21), (3, 8), (4, 1), (5, 8), (7, 1), (8, 1)}
     assert "use a function of aioflow.get_variable" in found[2, 21]
-    assert "use aioflow.SessionConfig" in found[3, 10]
+    assert "use aioflow.gradients" in found[3, 8]
     assert "not in TensorFlow's public interface" in found[4, 1]
     assert found[7, 1] == "tf.zeros has no argument 'typ'"
     assert found[8, 1] == "tf.train.Saver.savee: Saver has no method 'savee'"
@@ -487,8 +487,8 @@ def test_missing_names_are_reported_with_place_and_replacement() -> None:
 
 def test_replacements_are_of_missing_names_and_shown_in_errors() -> None:
     assert [name for name in INSTEAD if not is_tensorflows("", name) or name in af.__all__] == []
-    with pytest.raises(AttributeError, match=r"'ConfigProto' yet: use aioflow\.SessionConfig.*; see docs"):
-        _ = af.ConfigProto  # type: ignore[attr-defined] # missing
+    with pytest.raises(AttributeError, match=r"'GradientTape' yet: use aioflow\.gradients.*; see docs"):
+        _ = af.GradientTape  # type: ignore[attr-defined] # missing
 
 
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────

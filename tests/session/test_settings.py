@@ -206,5 +206,3 @@ async def test_run_rejects_invalid_options_and_metadata(wrong: dict[str, Any]) -
     async with af.Session() as session:
         with pytest.raises(errors.DTypeError, match=r"options|run_metadata"):
             await session.run(af.constant(1.0), **wrong)
-    with pytest.raises(errors.DTypeError, match="trace_level"):
-        af.RunOptions(trace_level=3)  # type: ignore[arg-type]  # wrong on purpose

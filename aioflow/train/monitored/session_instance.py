@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aioflow.config import RunOptions, TraceLevel
+from aioflow.config import RunOptions
 from aioflow.errors import CancelledError, DTypeError, FailedPreconditionError, OpError
 from aioflow.graph.graph import Graph, GraphKeys
 from aioflow.runtime.stats import RunMetadata
@@ -107,10 +107,10 @@ def _merged_options(asked: Sequence[SessionRunArgs | None], of_caller: RunOption
         every.append(of_caller)
     if not every:
         return RunOptions()
-    traced = any(options.trace_level is TraceLevel.FULL for options in every)
+    level = max(options.trace_level for options in every)
     # The largest limit: a hook that needs more time must not be stopped by another one's smaller limit.
     limits = [options.timeout for options in every if options.timeout is not None]
-    return RunOptions(TraceLevel.FULL if traced else TraceLevel.NO_TRACE, max(limits, default=None))
+    return RunOptions(level, max(limits, default=None), any(options.output_partition_graphs for options in every))
 
 
 # ── the session instance ──────────────────────────────────────────────────────────────────────────────────────────────
