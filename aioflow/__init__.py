@@ -28,6 +28,7 @@ if _TYPE_CHECKING:
     from aioflow import dtypes as dtypes
     from aioflow import errors as errors
     from aioflow import extend as extend
+    from aioflow import gfile as gfile
     from aioflow import image as image
     from aioflow import initializers as initializers
     from aioflow import interop as interop
@@ -112,6 +113,7 @@ _NAMESPACES = [
     "dtypes",
     "errors",
     "extend",
+    "gfile",
     "image",
     "initializers",
     "interop",

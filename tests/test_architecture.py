@@ -50,7 +50,7 @@ RANKS: Final[Mapping[str, int]] = {
     ),
     **dict.fromkeys(("metrics", "mixed_precision", "summary"), 17),
     **dict.fromkeys(
-        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
+        ("dtypes", "gfile", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),
     **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 17),
 }

@@ -40,7 +40,19 @@ from aioflow.formats.temporary_files import (
 )
 from aioflow.loading.later import not_installed
 
-__all__ = ["Folder", "Store", "StoredFile", "Upload", "is_url", "joined", "local_path", "store_at", "store_of"]
+__all__ = [
+    "Folder",
+    "Store",
+    "StoredFile",
+    "Upload",
+    "file_system",
+    "is_url",
+    "joined",
+    "local_path",
+    "store_at",
+    "store_errors",
+    "store_of",
+]
 
 _KINDS: Final[dict[type[Exception], type[OpError]]] = {
     FileNotFoundError: NotFoundError,
@@ -319,7 +331,7 @@ class _RemoteUpload:
         """Do nothing: only `commit` makes the file durable."""
 
     def commit(self) -> None:
-        with _errors(self._path):
+        with store_errors(self._path):
             # In a store, closing the file is what publishes it.
             self.file.close()
         self.done = True
@@ -344,11 +356,7 @@ class _Remote:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        with _errors(url):
-            try:
-                self._system, self._folder = _fsspec().core.url_to_fs(url)
-            except ValueError as error:
-                raise InvalidArgumentError(str(error), expected="a URL that fsspec knows", actual=url) from error
+        self._system, self._folder = file_system(url)
 
     def path(self, name: str) -> str:
         return f"{self._url}/{name}"
@@ -357,12 +365,12 @@ class _Remote:
         return f"{self._folder.rstrip('/')}/{name}"
 
     def read(self, name: str) -> bytes:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             data: bytes = self._system.cat_file(self._at(name))
             return data
 
     def put(self, name: str, data: bytes) -> None:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             try:
                 self._system.pipe_file(self._at(name), data)
             except FileNotFoundError:  # the store has real folders, and this one is missing
@@ -370,13 +378,13 @@ class _Remote:
                 self._system.pipe_file(self._at(name), data)
 
     def open(self, name: str) -> BinaryIO:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             file: BinaryIO = self._system.open(self._at(name), "rb")
             return file
 
     @contextmanager
     def creating(self, name: str) -> Iterator[Upload]:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             try:
                 file = self._system.open(self._at(name), "wb")
             except FileNotFoundError:
@@ -405,14 +413,14 @@ class _Remote:
         return None if found is None else int(found["size"])
 
     def modified(self, name: str) -> float | None:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             try:
                 return float(self._system.modified(self._at(name)).timestamp())
             except (FileNotFoundError, NotImplementedError):
                 return None
 
     def _info(self, name: str) -> dict[str, Any] | None:
-        with _errors(self.path(name)):
+        with store_errors(self.path(name)):
             try:
                 found: dict[str, Any] = self._system.info(self._at(name))
             except FileNotFoundError:
@@ -420,11 +428,11 @@ class _Remote:
             return found
 
     def remove(self, name: str) -> None:
-        with _errors(self.path(name)), suppress(FileNotFoundError):
+        with store_errors(self.path(name)), suppress(FileNotFoundError):
             self._system.rm_file(self._at(name))
 
     def names(self) -> list[str]:
-        with _errors(self._url):
+        with store_errors(self._url):
             # Another process may have written files since the last listing.
             self._system.invalidate_cache(self._folder)
             try:
@@ -440,6 +448,21 @@ class _Remote:
         return nullcontext(dict.fromkeys(names, False))  # stores have no locks
 
 
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the `fsspec` file system of a URL, and the path in it.
+
+    Raises:
+        InvalidArgumentError: fsspec does not know the scheme.
+        UnimplementedError: fsspec, or the package for the store, is not installed.
+    """
+    with store_errors(url):
+        try:
+            system, path = _fsspec().core.url_to_fs(url)
+        except ValueError as error:
+            raise InvalidArgumentError(str(error), expected="a URL that fsspec knows", actual=url) from error
+    return system, path
+
+
 def _fsspec() -> Any:
     try:
         import fsspec
@@ -449,7 +472,7 @@ def _fsspec() -> Any:
 
 
 @contextmanager
-def _errors(path: str) -> Iterator[None]:
+def store_errors(path: str) -> Iterator[None]:
     """Translate an error of a store into the matching `OpError`, which names the file."""
     try:
         yield

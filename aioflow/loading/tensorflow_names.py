@@ -36,7 +36,6 @@ INSTEAD: Final[Mapping[str, str]] = {
     "estimator": "aioflow.train.MonitoredTrainingSession",
     "flags": "argparse",
     "get_logger": 'logging.getLogger("aioflow")',
-    "gfile": "pathlib, shutil or fsspec",
     "GradientTape": "aioflow.gradients",
     "InteractiveSession": "async with aioflow.Session()",
     "is_tensor": "isinstance(…, aioflow.Tensor)",
@@ -336,6 +335,9 @@ ResidualWrapper
     "gfile": """
 Copy DeleteRecursively Exists FastGFile GFile Glob IsDirectory ListDirectory MakeDirs MkDir Open Remove Rename Stat
 Walk
+""",
+    "io.gfile": """
+GFile copy exists get_registered_schemes glob isdir join listdir makedirs mkdir remove rename rmtree stat walk
 """,
     "python_io": """
 TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator

@@ -39,6 +39,7 @@ if _TYPE_CHECKING:
     from aioflow.formats.tfrecord import TFRecordOptions as TFRecordOptions
     from aioflow.formats.tfrecord import TFRecordWriter as TFRecordWriter
     from aioflow.formats.tfrecord import tf_record_iterator as tf_record_iterator
+    from aioflow.io import gfile as gfile
     from aioflow.train.graph_io import read_graph as read_graph
     from aioflow.train.graph_io import write_graph as write_graph
 
@@ -81,7 +82,8 @@ __all__ = [
 
 _load_later(
     __name__,
-    _homes(
+    {"gfile": "aioflow.io.gfile"}
+    | _homes(
         {
             "aioflow.formats.tfrecord": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
             "aioflow.train.graph_io": "read_graph write_graph",
