@@ -34,6 +34,7 @@ if _TYPE_CHECKING:
     from aioflow import interop as interop
     from aioflow import io as io
     from aioflow import linalg as linalg
+    from aioflow import logging as logging
     from aioflow import lookup as lookup
     from aioflow import losses as losses
     from aioflow import math as math
@@ -73,6 +74,7 @@ if _TYPE_CHECKING:
     from aioflow.graph.indexed_slices import IndexedSlices as IndexedSlices
     from aioflow.graph.shapes import Dimension as Dimension
     from aioflow.graph.shapes import TensorShape as TensorShape
+    from aioflow.logging import get_logger as get_logger
     from aioflow.ops.apply import constant as constant
     from aioflow.ops.apply import convert_to_tensor as convert_to_tensor
     from aioflow.ops.apply import register_tensor_conversion_function as register_tensor_conversion_function
@@ -119,6 +121,7 @@ _NAMESPACES = [
     "interop",
     "io",
     "linalg",
+    "logging",
     "lookup",
     "losses",
     "math",
@@ -159,6 +162,7 @@ _LATER = {
             "aioflow.graph.graphdef": "GraphDef NodeDef",
             "aioflow.graph.indexed_slices": "IndexedSlices",
             "aioflow.graph.shapes": "Dimension TensorShape",
+            "aioflow.logging": "get_logger",
             "aioflow.ops.apply": "constant convert_to_tensor register_tensor_conversion_function",
             "aioflow.ops.core": "tuple=tuple_",
             "aioflow.ops.sparse.indexed_slices": "convert_to_tensor_or_indexed_slices",

@@ -163,6 +163,7 @@ get_default_graph()
 get_default_session()
 get_local_variable(name, shape, dtype, initializer, regularizer, trainable, collections, caching_device,
     partitioner, validate_shape, use_resource, custom_getter, constraint, synchronization, aggregation)
+get_logger()
 get_static_value(tensor, partial)
 get_variable(name, shape, dtype, initializer, regularizer, trainable, collections, caching_device, partitioner,
     validate_shape, use_resource, custom_getter, constraint, synchronization, aggregation)
@@ -646,6 +647,28 @@ uniform_unit_scaling(factor, seed, dtype)
 variables(var_list, name)
 variance_scaling(scale, mode, distribution, seed, dtype)
 zeros(dtype)
+""",
+    "logging": """
+DEBUG
+ERROR
+FATAL
+INFO
+TaskLevelStatusMessage(msg)
+WARN
+debug(msg, *args, **kwargs)
+error(msg, *args, **kwargs)
+fatal(msg, *args, **kwargs)
+flush()
+get_verbosity()
+info(msg, *args, **kwargs)
+log(level, msg, *args, **kwargs)
+log_every_n(level, msg, n, *args)
+log_first_n(level, msg, n, *args)
+log_if(level, msg, condition, *args)
+set_verbosity(v)
+vlog(level, msg, *args, **kwargs)
+warn(msg, *args, **kwargs)
+warning(msg, *args, **kwargs)
 """,
     "gfile": """
 Copy(oldpath, newpath, overwrite)

@@ -50,8 +50,9 @@ RANKS: Final[Mapping[str, int]] = {
     ),
     **dict.fromkeys(("metrics", "mixed_precision", "summary"), 17),
     **dict.fromkeys(
-        ("dtypes", "gfile", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
+        ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),
+    **dict.fromkeys(("gfile", "logging"), 17),
     **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 17),
 }
 TOP: Final = max(RANKS.values())

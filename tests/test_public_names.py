@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "bitwise", "debugging", "distributed", "dtypes", "errors", "extend", "gfile", "image", "initializers", "interop",
-    "io", "linalg", "losses", "lookup", "math", "metrics", "mixed_precision", "nn", "observe", "random", "raw_ops",
-    "saved", "signal", "sparse", "strings", "summary", "train", "traits", "typing", "web",
+    "io", "linalg", "logging", "losses", "lookup", "math", "metrics", "mixed_precision", "nn", "observe", "random",
+    "raw_ops", "saved", "signal", "sparse", "strings", "summary", "train", "traits", "typing", "web",
 }  # fmt: skip
 
 # Names that TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a TensorFlow name.
@@ -241,8 +241,8 @@ def test_milestone_is_complete() -> None:
 
 # Public modules that are not in `aioflow.__all__`.
 FURTHER = {
-    "interop.onnx", "interop.safetensors", "interop.tensorflow", "io.gfile", "lookup.experimental", "mixed_precision.experimental",
-    "serve", "testing", "train.experimental",
+    "interop.onnx", "interop.safetensors", "interop.tensorflow", "io.gfile", "lookup.experimental",
+    "mixed_precision.experimental", "serve", "testing", "train.experimental",
 }  # fmt: skip
 
 
