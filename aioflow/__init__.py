@@ -22,12 +22,14 @@ from aioflow.release import RELEASE as _RELEASE
 
 if _TYPE_CHECKING:
     # The namespaces.
+    from aioflow import app as app
     from aioflow import bitwise as bitwise
     from aioflow import debugging as debugging
     from aioflow import distributed as distributed
     from aioflow import dtypes as dtypes
     from aioflow import errors as errors
     from aioflow import extend as extend
+    from aioflow import flags as flags
     from aioflow import gfile as gfile
     from aioflow import image as image
     from aioflow import initializers as initializers
@@ -44,6 +46,7 @@ if _TYPE_CHECKING:
     from aioflow import observe as observe
     from aioflow import random as random
     from aioflow import raw_ops as raw_ops
+    from aioflow import resource_loader as resource_loader
     from aioflow import saved as saved
     from aioflow import signal as signal
     from aioflow import sparse as sparse
@@ -109,12 +112,14 @@ if _TYPE_CHECKING:
     tuple = _tuple
 
 _NAMESPACES = [
+    "app",
     "bitwise",
     "debugging",
     "distributed",
     "dtypes",
     "errors",
     "extend",
+    "flags",
     "gfile",
     "image",
     "initializers",
@@ -131,6 +136,7 @@ _NAMESPACES = [
     "observe",
     "random",
     "raw_ops",
+    "resource_loader",
     "saved",
     "signal",
     "sparse",

@@ -40,7 +40,7 @@ def Copy(oldpath: PathLike, newpath: PathLike, overwrite: bool = False) -> None:
 
 
 def DeleteRecursively(dirname: PathLike) -> None:
-    """Delete a folder with everything in it. Raises NotFoundError if there is none."""
+    """Delete a folder with everything in it. Raises NotFoundError if it does not exist."""
     _files.rmtree(dirname)
 
 
@@ -85,7 +85,7 @@ def Rename(oldname: PathLike, newname: PathLike, overwrite: bool = False) -> Non
 
 
 def Stat(filename: PathLike) -> FileStatistics:
-    """Return size, time and kind of a file or folder. Raises NotFoundError if there is none."""
+    """Return size, time and kind of a file or folder. Raises NotFoundError if it does not exist."""
     return _files.stat(filename)
 
 

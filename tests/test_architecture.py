@@ -43,7 +43,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("train", "distributed"), 13),
     **dict.fromkeys(("interop",), 14),
     **dict.fromkeys(("saved", "web"), 15),
-    **dict.fromkeys(("serve",), 16),
+    **dict.fromkeys(("flags", "serve"), 16),
     # Public namespaces, which re-export names, and entry points.
     **dict.fromkeys(
         ("", "nn", "math", "bitwise", "debugging", "linalg", "lookup", "random", "losses", "initializers"), 17
@@ -52,7 +52,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),
-    **dict.fromkeys(("gfile", "logging"), 17),
+    **dict.fromkeys(("app", "gfile", "logging", "resource_loader"), 17),
     **dict.fromkeys(("__main__", "cli", "demo", "worker", "testing"), 17),
 }
 TOP: Final = max(RANKS.values())

@@ -19,7 +19,7 @@ from tests.wording import docstrings
 ROOT: Final = Path(__file__).parent.parent
 FOLDERS: Final = ("aioflow", "backends", "benchmarks", "examples", "tests")
 DOCUMENTS: Final = sorted((ROOT / "docs").rglob("*.md"))
-OTHERS: Final = ("onnx", "ray")  # libraries that have a package's name
+OTHERS: Final = ("logging", "onnx", "ray")  # libraries that have a package's name
 VARIABLES: Final = ("memory", "session", "variable")  # that have a package's name, in examples of code
 _QUOTED: Final = re.compile(r"`([^`\n]+)`")
 _IN_COMMENT: Final = re.compile(r"#.*`")

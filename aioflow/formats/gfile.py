@@ -247,7 +247,7 @@ def stat(path: PathLike) -> FileStatistics:
     """Return size, time and kind of a file or folder.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: it does not exist.
         FailedPreconditionError: a part of the path before the last is a file.
     """
     name = _text(path)
@@ -370,7 +370,7 @@ def remove(path: PathLike) -> None:
 
 
 def rmtree(path: PathLike) -> None:
-    """Delete a folder with everything in it, or a file. Raises NotFoundError if there is none."""
+    """Delete a folder with everything in it, or a file. Raises NotFoundError if it does not exist."""
     name = _text(path)
     if not isdir(name):
         remove(name)

@@ -18,6 +18,7 @@ version xla
 
 # Modules within the modules that aioflow has.
 INNER_MODULES: Final[Mapping[str, str]] = {
+    "app": "flags",
     "dtypes": "experimental",
     "io": "gfile",
     "linalg": "experimental",
@@ -30,11 +31,9 @@ INNER_MODULES: Final[Mapping[str, str]] = {
 
 # Replacements for missing names: what follows "use" in a message.
 INSTEAD: Final[Mapping[str, str]] = {
-    "app": "asyncio.run(main()) and argparse",
     "compat": "str and bytes of Python 3",
     "data": "input queues (aioflow.train.batch), aioflow.Session.stream, or feeds",
     "estimator": "aioflow.train.MonitoredTrainingSession",
-    "flags": "argparse",
     "GradientTape": "aioflow.gradients",
     "InteractiveSession": "async with aioflow.Session()",
     "is_tensor": "isinstance(…, aioflow.Tensor)",

@@ -122,8 +122,9 @@ def public_member(namespace: AioflowModule, name: str) -> Kind:
         return AioflowModule((*namespace.path, name)) if isinstance(value, types.ModuleType) else Public(value)
     if name.startswith("__"):
         return Foreign(name) if hasattr(module, name) else Missing(namespace.path, (name,))
-    if path and name in inner and hasattr(module, "__path__") and find_spec(f"{module.__name__}.{name}") is not None:
-        return AioflowModule((*namespace.path, name))
+    found = getattr(module, name, None) if path and name in inner else None
+    if isinstance(found, types.ModuleType):
+        return AioflowModule(tuple(found.__name__.split(".")[1:]))  # `app.flags` is `flags`
     if not path and name not in inner and find_spec(f"aioflow.{name}") is not None:
         return Foreign(name)  # a module that is imported by its own name, such as aioflow.serve
     return Missing(namespace.path, (name,))
