@@ -1,6 +1,7 @@
 """Neural network ops: the public namespace `aioflow.nn`, after `tf.nn` of the TensorFlow 1 API."""
 
 from aioflow.loading.later import load_later as _load_later
+from aioflow.ops.array.padding import depth_to_space, space_to_batch, space_to_depth
 from aioflow.ops.math.sorting import in_top_k, top_k
 from aioflow.ops.math.unary import sigmoid, tanh
 from aioflow.ops.nn.activations import (
@@ -16,6 +17,20 @@ from aioflow.ops.nn.activations import (
     softmax,
     softplus,
     softsign,
+    swish,
+)
+from aioflow.ops.nn.any_rank import (
+    atrous_conv2d_transpose,
+    avg_pool1d,
+    avg_pool_v2,
+    conv1d,
+    conv1d_transpose,
+    conv_transpose,
+    convolution,
+    max_pool1d,
+    max_pool_v2,
+    pool,
+    with_space_to_batch,
 )
 from aioflow.ops.nn.convolution import (
     atrous_conv2d,
@@ -49,6 +64,7 @@ from aioflow.ops.nn.ctc import (
 from aioflow.ops.nn.embeddings import embedding_lookup, embedding_lookup_sparse, safe_embedding_lookup_sparse
 from aioflow.ops.nn.layers import dropout, relu_layer, xw_plus_b, zero_fraction
 from aioflow.ops.nn.normalization import (
+    batch_norm_with_global_normalization,
     batch_normalization,
     fused_batch_norm,
     l2_normalize,
@@ -63,14 +79,24 @@ from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d, m
 from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
 from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
 
+depthwise_conv2d_backprop_filter = depthwise_conv2d_native_backprop_filter
+depthwise_conv2d_backprop_input = depthwise_conv2d_native_backprop_input
+silu = swish
+
 __all__ = [
     "atrous_conv2d",
+    "atrous_conv2d_transpose",
     "avg_pool",
+    "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
+    "avg_pool_v2",
+    "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
     "collapse_repeated",
+    "conv1d",
+    "conv1d_transpose",
     "conv2d",
     "conv2d_backprop_filter",
     "conv2d_backprop_input",
@@ -79,6 +105,8 @@ __all__ = [
     "conv3d_backprop_filter",
     "conv3d_backprop_filter_v2",
     "conv3d_transpose",
+    "conv_transpose",
+    "convolution",
     "crelu",
     "ctc_beam_search_decoder",
     "ctc_beam_search_decoder_v2",
@@ -86,7 +114,10 @@ __all__ = [
     "ctc_loss",
     "ctc_loss_v2",
     "ctc_unique_labels",
+    "depth_to_space",
     "depthwise_conv2d",
+    "depthwise_conv2d_backprop_filter",
+    "depthwise_conv2d_backprop_input",
     "depthwise_conv2d_native",
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
@@ -104,11 +135,14 @@ __all__ = [
     "log_softmax",
     "lrn",
     "max_pool",
+    "max_pool1d",
     "max_pool2d",
     "max_pool3d",
+    "max_pool_v2",
     "max_pool_with_argmax",
     "moments",
     "normalize_moments",
+    "pool",
     "relu",
     "relu6",
     "relu_layer",
@@ -117,17 +151,22 @@ __all__ = [
     "separable_conv2d",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
+    "silu",
     "softmax",
     "softmax_cross_entropy_with_logits",
     "softmax_cross_entropy_with_logits_v2",
     "softplus",
     "softsign",
+    "space_to_batch",
+    "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
     "sufficient_statistics",
+    "swish",
     "tanh",
     "top_k",
     "weighted_cross_entropy_with_logits",
     "weighted_moments",
+    "with_space_to_batch",
     "xw_plus_b",
     "zero_fraction",
 ]

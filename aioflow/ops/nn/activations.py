@@ -233,6 +233,14 @@ def crelu(features: TensorLike, name: str | None = None, axis: int = -1) -> Tens
         return relu(both, name=scope)
 
 
+def swish(features: TensorLike, beta: TensorLike = 1.0) -> Tensor:
+    """Return features * sigmoid(beta * features), elementwise (arXiv:1710.05941). With beta 1 it is also named SiLU."""
+    tensor = convert_to_tensor(features, name="features")
+    with name_scope(None, "swish", [tensor]):
+        scaled = tensor * convert_to_tensor(beta, tensor.dtype, name="beta")
+        return make("Mul", tensor, make("Sigmoid", scaled))
+
+
 # ── bias ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

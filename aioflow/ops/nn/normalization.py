@@ -430,6 +430,33 @@ def batch_normalization(
         return tensor * cast_like(inverse, tensor) + cast_like(shift, tensor)
 
 
+def batch_norm_with_global_normalization(
+    t: TensorLike | None = None,
+    m: TensorLike | None = None,
+    v: TensorLike | None = None,
+    beta: TensorLike | None = None,
+    gamma: TensorLike | None = None,
+    variance_epsilon: TensorLike | None = None,
+    scale_after_normalization: bool | None = None,
+    name: str | None = None,
+    input: TensorLike | None = None,
+    mean: TensorLike | None = None,
+    variance: TensorLike | None = None,
+) -> Tensor:
+    """Return `batch_normalization`; an older form, which ignores `gamma` unless `scale_after_normalization`.
+
+    `input`, `mean` and `variance` are the newer names of `t`, `m` and `v`.
+    """
+    x = renamed(input, t, ("input", "t"))
+    centre, spread = renamed(mean, m, ("mean", "m")), renamed(variance, v, ("variance", "v"))
+    if x is None or centre is None or spread is None or variance_epsilon is None:
+        raise InvalidArgumentError(
+            "an argument is missing", expected="input, mean, variance and variance_epsilon", actual="None for one"
+        )
+    scale = gamma if scale_after_normalization else None
+    return batch_normalization(x, centre, spread, beta, scale, variance_epsilon, name)
+
+
 def l2_normalize(
     x: TensorLike,
     axis: TensorLike | None = None,
