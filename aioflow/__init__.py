@@ -35,6 +35,7 @@ if _TYPE_CHECKING:
     from aioflow import initializers as initializers
     from aioflow import interop as interop
     from aioflow import io as io
+    from aioflow import layers as layers
     from aioflow import linalg as linalg
     from aioflow import logging as logging
     from aioflow import lookup as lookup
@@ -125,6 +126,7 @@ _NAMESPACES = [
     "initializers",
     "interop",
     "io",
+    "layers",
     "linalg",
     "logging",
     "lookup",

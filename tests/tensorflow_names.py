@@ -816,6 +816,84 @@ VarLenFeature(dtype)
 write_file(filename, contents, name)
 write_graph(graph_or_graph_def, logdir, name, as_text)
 """,
+    "layers": """
+average_pooling1d(inputs, pool_size, strides, padding, data_format, name)
+average_pooling2d(inputs, pool_size, strides, padding, data_format, name)
+average_pooling3d(inputs, pool_size, strides, padding, data_format, name)
+AveragePooling1D(pool_size, strides, padding, data_format, name)
+AveragePooling2D(pool_size, strides, padding, data_format, name)
+AveragePooling3D(pool_size, strides, padding, data_format, name)
+batch_normalization(inputs, axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+    moving_mean_initializer, moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint,
+    gamma_constraint, training, trainable, name, reuse, renorm, renorm_clipping, renorm_momentum, fused,
+    virtual_batch_size, adjustment)
+BatchNormalization(axis, momentum, epsilon, center, scale, beta_initializer, gamma_initializer,
+    moving_mean_initializer, moving_variance_initializer, beta_regularizer, gamma_regularizer, beta_constraint,
+    gamma_constraint, renorm, renorm_clipping, renorm_momentum, fused, trainable, virtual_batch_size, adjustment,
+    name)
+Conv1D(filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name)
+conv1d(inputs, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name, reuse)
+Conv2D(filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name)
+conv2d(inputs, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name, reuse)
+conv2d_transpose(inputs, filters, kernel_size, strides, padding, data_format, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name, reuse)
+Conv2DTranspose(filters, kernel_size, strides, padding, data_format, activation, use_bias, kernel_initializer,
+    bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+    bias_constraint, trainable, name)
+Conv3D(filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name)
+conv3d(inputs, filters, kernel_size, strides, padding, data_format, dilation_rate, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name, reuse)
+conv3d_transpose(inputs, filters, kernel_size, strides, padding, data_format, activation, use_bias,
+    kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer,
+    kernel_constraint, bias_constraint, trainable, name, reuse)
+Conv3DTranspose(filters, kernel_size, strides, padding, data_format, activation, use_bias, kernel_initializer,
+    bias_initializer, kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+    bias_constraint, trainable, name)
+Dense(units, activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
+    activity_regularizer, kernel_constraint, bias_constraint, trainable, name)
+dense(inputs, units, activation, use_bias, kernel_initializer, bias_initializer, kernel_regularizer,
+    bias_regularizer, activity_regularizer, kernel_constraint, bias_constraint, trainable, name, reuse)
+Dropout(rate, noise_shape, seed, name)
+dropout(inputs, rate, noise_shape, seed, training, name)
+Flatten(data_format)
+flatten(inputs, name, data_format)
+InputSpec(dtype, shape, ndim, max_ndim, min_ndim, axes)
+Layer(trainable, name, dtype)
+max_pooling1d(inputs, pool_size, strides, padding, data_format, name)
+max_pooling2d(inputs, pool_size, strides, padding, data_format, name)
+max_pooling3d(inputs, pool_size, strides, padding, data_format, name)
+MaxPooling1D(pool_size, strides, padding, data_format, name)
+MaxPooling2D(pool_size, strides, padding, data_format, name)
+MaxPooling3D(pool_size, strides, padding, data_format, name)
+separable_conv1d(inputs, filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier,
+    activation, use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
+    pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
+    bias_constraint, trainable, name, reuse)
+separable_conv2d(inputs, filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier,
+    activation, use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
+    pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
+    bias_constraint, trainable, name, reuse)
+SeparableConv1D(filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation,
+    use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
+    pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
+    bias_constraint, trainable, name)
+SeparableConv2D(filters, kernel_size, strides, padding, data_format, dilation_rate, depth_multiplier, activation,
+    use_bias, depthwise_initializer, pointwise_initializer, bias_initializer, depthwise_regularizer,
+    pointwise_regularizer, bias_regularizer, activity_regularizer, depthwise_constraint, pointwise_constraint,
+    bias_constraint, trainable, name)
+""",
     "linalg": """
 adjoint(matrix, name)
 band_part(input, num_lower, num_upper, name)

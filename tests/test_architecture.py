@@ -46,7 +46,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("flags", "serve"), 16),
     # Public namespaces, which re-export names, and entry points.
     **dict.fromkeys(
-        ("", "nn", "math", "bitwise", "debugging", "linalg", "lookup", "random", "losses", "initializers"), 17
+        ("", "nn", "math", "bitwise", "debugging", "layers", "linalg", "lookup", "random", "losses", "initializers"), 17
     ),
     **dict.fromkeys(("metrics", "mixed_precision", "summary"), 17),
     **dict.fromkeys(

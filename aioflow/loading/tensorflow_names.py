@@ -37,7 +37,6 @@ INSTEAD: Final[Mapping[str, str]] = {
     "GradientTape": "aioflow.gradients",
     "InteractiveSession": "async with aioflow.Session()",
     "is_tensor": "isinstance(…, aioflow.Tensor)",
-    "layers": "a function of aioflow.get_variable and the ops of aioflow.nn",
     "load_op_library": "aioflow.extend",
     "print": "aioflow.Print",
     "py_function": "aioflow.py_coroutine or aioflow.py_func",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import aioflow
+from aioflow.kernels.resources import ResourceManager
 from aioflow.testing.evaluate import evaluate
 from tests.parity.golden import FOLDER, GoldenFile, Sample, inputs_digest
 
@@ -67,6 +68,7 @@ class Parity:
 
         Args:
             build: Builder, called with the module (`tensorflow.compat.v1` or `aioflow`) and one placeholder per array.
+                Its variables are initialized before.
             arrays: Values for the placeholders.
             shapes: Static shapes of the placeholders; those of the arrays by default.
             grad: Whether to compare gradients of every floating output by every floating input.
@@ -211,6 +213,8 @@ class Parity:
         if not fetches:
             return []
         with self.tf.Session() as session:
+            if variables := self.tf.global_variables():
+                session.run(self.tf.variables_initializer(variables))
             # NumPy arrays of kind S drop NUL bytes at the end of a string.
             found = session.run(fetches, feeds)
             return [np.asarray(v, dtype=object if isinstance(v, bytes) else None) for v in found]
@@ -251,7 +255,12 @@ def _close(mine: Any, other: Any, rtol: float, atol: float, what: str) -> None:
 
 
 def _aioflow_eval(fetches: list[Any], feeds: Any) -> list[Any]:
-    found = list(evaluate(fetches, feeds)) if fetches else []
+    resources = ResourceManager()
+    state: dict[str, object] = {}
+    if variables := aioflow.global_variables():
+        initializers = [variable.initializer for variable in variables]
+        evaluate([], targets=initializers, resources=resources, state=state)
+    found = list(evaluate(fetches, feeds, resources=resources, state=state)) if fetches else []
     assert [v.dtype for v in found] == [y.dtype.np_dtype for y in fetches], "arrays of other dtypes than their tensors"
     return found
 
