@@ -1128,6 +1128,8 @@ batch_norm_with_global_normalization(t, m, v, beta, gamma, variance_epsilon, sca
     input, mean, variance)
 batch_normalization(x, mean, variance, offset, scale, variance_epsilon, name)
 bias_add(value, bias, data_format, name)
+bidirectional_dynamic_rnn(cell_fw, cell_bw, inputs, sequence_length, initial_state_fw, initial_state_bw, dtype,
+    parallel_iterations, swap_memory, time_major, scope)
 collapse_repeated(labels, seq_length, name)
 conv1d(value, filters, stride, padding, use_cudnn_on_gpu, data_format, name, input, dilations)
 conv1d_transpose(input, filters, output_shape, strides, padding, data_format, dilations, name)
@@ -1161,6 +1163,8 @@ depthwise_conv2d_native_backprop_filter(input, filter_sizes, out_backprop, strid
 depthwise_conv2d_native_backprop_input(input_sizes, filter, out_backprop, strides, padding, data_format,
     dilations, name)
 dropout(x, keep_prob, noise_shape, seed, name, rate)
+dynamic_rnn(cell, inputs, sequence_length, initial_state, dtype, parallel_iterations, swap_memory, time_major,
+    scope)
 elu(features, name)
 embedding_lookup(params, ids, partition_strategy, name, validate_indices, max_norm)
 embedding_lookup_sparse(params, sp_ids, sp_weights, partition_strategy, name, combiner, max_norm, allow_fast_lookup)
@@ -1184,6 +1188,7 @@ max_pool_with_argmax(input, ksize, strides, padding, data_format, Targmax, name,
 moments(x, axes, shift, name, keep_dims, keepdims)
 normalize_moments(counts, mean_ss, variance_ss, shift, name)
 pool(input, window_shape, pooling_type, padding, dilation_rate, strides, name, data_format, dilations)
+raw_rnn(cell, loop_fn, parallel_iterations, swap_memory, scope)
 relu(features, name)
 relu6(features, name)
 relu_layer(x, weights, biases, name)
@@ -1203,6 +1208,10 @@ softsign(features, name)
 space_to_batch(input, paddings, block_size, name, block_shape)
 space_to_depth(input, block_size, name, data_format)
 sparse_softmax_cross_entropy_with_logits(labels, logits, name)
+static_bidirectional_rnn(cell_fw, cell_bw, inputs, initial_state_fw, initial_state_bw, dtype, sequence_length,
+    scope)
+static_rnn(cell, inputs, initial_state, dtype, sequence_length, scope)
+static_state_saving_rnn(cell, inputs, state_saver, state_name, sequence_length, scope)
 sufficient_statistics(x, axes, shift, keep_dims, name, keepdims)
 swish(features, beta)
 tanh(x, name)
@@ -1212,6 +1221,20 @@ weighted_moments(x, axes, frequency_weights, name, keep_dims, keepdims)
 with_space_to_batch(input, dilation_rate, padding, op, filter_shape, spatial_dims, data_format)
 xw_plus_b(x, weights, biases, name)
 zero_fraction(value, name)
+""",
+    "nn.rnn_cell": """
+BasicLSTMCell(num_units, forget_bias, state_is_tuple, activation, reuse, name, dtype)
+BasicRNNCell(num_units, activation, reuse, name, dtype)
+DeviceWrapper(cell, device)
+DropoutWrapper(cell, input_keep_prob, output_keep_prob, state_keep_prob, variational_recurrent, input_size, dtype,
+    seed, dropout_state_filter_visitor)
+GRUCell(num_units, activation, reuse, kernel_initializer, bias_initializer, name, dtype)
+LSTMCell(num_units, use_peepholes, cell_clip, initializer, num_proj, proj_clip, num_unit_shards, num_proj_shards,
+    forget_bias, state_is_tuple, activation, reuse, name, dtype)
+LSTMStateTuple(c, h)
+MultiRNNCell(cells, state_is_tuple)
+ResidualWrapper(cell, residual_fn)
+RNNCell(trainable, name, dtype)
 """,
     "random": """
 gamma(shape, alpha, beta, dtype, seed, name)

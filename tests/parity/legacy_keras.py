@@ -1,4 +1,4 @@
-"""TensorFlow 1's layers, which the newest Keras lacks; the package tf_keras has them."""
+"""TensorFlow 1's layers and cells of recurrent nets, which the newest Keras lacks; the package tf_keras has them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _LEGACY: Final = "tf_keras.api._v1.keras.__internal__.legacy"
 def layers(m: Any) -> Any:
     """Return the layers of aioflow or TensorFlow."""
     return aioflow.layers if m is aioflow else _legacy("layers")
+
+
+def rnn_cell(m: Any) -> Any:
+    """Return the cells of aioflow or TensorFlow."""
+    return aioflow.nn.rnn_cell if m is aioflow else _legacy("rnn_cell")
 
 
 def _legacy(name: str) -> Any:

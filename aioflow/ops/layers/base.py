@@ -220,12 +220,12 @@ class Layer:
     @property
     def trainable_weights(self) -> list[Variable]:
         """Variables that are trained; none if `trainable` is False."""
-        return [v for v, is_trained in self._weights if is_trained and self.trainable]
+        return [v for v, is_trained in self._tracked() if is_trained and self.trainable]
 
     @property
     def non_trainable_weights(self) -> list[Variable]:
         """The other variables."""
-        return [v for v, is_trained in self._weights if not (is_trained and self.trainable)]
+        return [v for v, is_trained in self._tracked() if not (is_trained and self.trainable)]
 
     @property
     def variables(self) -> list[Variable]:
@@ -326,11 +326,21 @@ class Layer:
             parts = list(made) if isinstance(made, PartitionedVariable) else [made]
             # A custom getter may have decided otherwise.
             trained = {id(v) for v in graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)}
-            self._weights += [(part, id(part) in trained and wanted) for part in parts]
+            for part in parts:
+                self._track(part, id(part) in trained and wanted)
             if regularizer is not None and not any(id(part) in known for part in parts):
                 with graph.name_scope(f"{inner.original_name_scope}{name}/Regularizer/"):
                     self._lose(regularizer(made))
         return made
+
+    def _track(self, variable: Variable, is_trained: bool) -> None:
+        """List a variable among those of the layer."""
+        if not any(variable is known for known, _ in self._weights):
+            self._weights.append((variable, is_trained))
+
+    def _tracked(self) -> list[tuple[Variable, bool]]:
+        """Return the variables, each with whether it is trained if the layer is."""
+        return self._weights
 
     def add_variable(self, *args: Any, **kwargs: Any) -> Any:
         """Return a variable of the layer. The older name of `add_weight`."""
@@ -384,18 +394,19 @@ class Layer:
                 self._scope = opened
         return self._scope
 
-    def __call__(self, inputs: Any, *args: Any, scope: str | VariableScope | None = None, **kwargs: Any) -> Any:
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the outputs for the inputs. The first call makes the variables.
 
         Args:
             inputs: A tensor, or a structure of tensors.
             *args: Further arguments of `call`.
-            scope: Variable scope of the layer, if this is the first call.
-            **kwargs: Further arguments of `call`.
+            **kwargs: Further arguments of `call`; and `scope`, the variable scope of the layer if this is the first
+                call.
 
         Raises:
             InvalidArgumentError: an input does not meet `input_spec`.
         """
+        scope: str | VariableScope | None = kwargs.pop("scope", None)
         graph = graph_of([leaf for leaf in nest.flatten(inputs) if isinstance(leaf, Tensor)])
         with graph.as_default():
             reuse = True if self.built else self._reuse

@@ -1,5 +1,8 @@
 """Neural network ops: the public namespace `aioflow.nn`, after `tf.nn` of the TensorFlow 1 API."""
 
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from aioflow.loading.later import homes as _homes
 from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.array.padding import depth_to_space, space_to_batch, space_to_depth
 from aioflow.ops.math.sorting import in_top_k, top_k
@@ -79,6 +82,16 @@ from aioflow.ops.nn.pooling import avg_pool, avg_pool2d, max_pool, max_pool2d, m
 from aioflow.ops.nn.volumes import avg_pool3d, conv3d, conv3d_backprop_filter_v2, conv3d_transpose, max_pool3d
 from aioflow.ops.nn.volumes import conv3d_backprop_filter_v2 as conv3d_backprop_filter
 
+# ruff: noqa: TC004
+if _TYPE_CHECKING:
+    from aioflow.nn import rnn_cell as rnn_cell
+    from aioflow.ops.rnn.dynamic import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
+    from aioflow.ops.rnn.dynamic import dynamic_rnn as dynamic_rnn
+    from aioflow.ops.rnn.dynamic import raw_rnn as raw_rnn
+    from aioflow.ops.rnn.static import static_bidirectional_rnn as static_bidirectional_rnn
+    from aioflow.ops.rnn.static import static_rnn as static_rnn
+    from aioflow.ops.rnn.static import static_state_saving_rnn as static_state_saving_rnn
+
 depthwise_conv2d_backprop_filter = depthwise_conv2d_native_backprop_filter
 depthwise_conv2d_backprop_input = depthwise_conv2d_native_backprop_input
 silu = swish
@@ -94,6 +107,7 @@ __all__ = [
     "batch_norm_with_global_normalization",
     "batch_normalization",
     "bias_add",
+    "bidirectional_dynamic_rnn",
     "collapse_repeated",
     "conv1d",
     "conv1d_transpose",
@@ -122,6 +136,7 @@ __all__ = [
     "depthwise_conv2d_native_backprop_filter",
     "depthwise_conv2d_native_backprop_input",
     "dropout",
+    "dynamic_rnn",
     "elu",
     "embedding_lookup",
     "embedding_lookup_sparse",
@@ -143,6 +158,7 @@ __all__ = [
     "moments",
     "normalize_moments",
     "pool",
+    "raw_rnn",
     "relu",
     "relu6",
     "relu_layer",
@@ -160,6 +176,9 @@ __all__ = [
     "space_to_batch",
     "space_to_depth",
     "sparse_softmax_cross_entropy_with_logits",
+    "static_bidirectional_rnn",
+    "static_rnn",
+    "static_state_saving_rnn",
     "sufficient_statistics",
     "swish",
     "tanh",
@@ -171,4 +190,13 @@ __all__ = [
     "zero_fraction",
 ]
 
-_load_later(__name__)
+# Loaded with the first use: few programs have recurrent nets.
+_RECURRENT = _homes(
+    {
+        "aioflow.nn.rnn_cell": "rnn_cell",
+        "aioflow.ops.rnn.dynamic": "bidirectional_dynamic_rnn dynamic_rnn raw_rnn",
+        "aioflow.ops.rnn.static": "static_bidirectional_rnn static_rnn static_state_saving_rnn",
+    }
+)
+
+_load_later(__name__, _RECURRENT)

@@ -1,0 +1,1 @@
+"""Recurrent nets: cells, and loops over the steps of sequences."""
