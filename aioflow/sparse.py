@@ -1,6 +1,7 @@
 """Sparse tensors: the public namespace `aioflow.sparse`, after `tf.sparse` of the TensorFlow 1 API."""
 
 from aioflow.loading.later import load_later as _load_later
+from aioflow.ops.queues.accumulators import SparseConditionalAccumulator as SparseConditionalAccumulator
 from aioflow.ops.sparse.cross import cross, cross_hashed
 from aioflow.ops.sparse.dense import sparse_eye as eye
 from aioflow.ops.sparse.dense import sparse_from_dense as from_dense
@@ -17,6 +18,7 @@ from aioflow.ops.sparse.forms import sparse_retain as retain
 from aioflow.ops.sparse.forms import sparse_slice as slice
 from aioflow.ops.sparse.forms import sparse_split as split
 from aioflow.ops.sparse.forms import sparse_transpose as transpose
+from aioflow.ops.sparse.indexed_slices import sparse_mask as mask
 from aioflow.ops.sparse.math import sparse_add as add
 from aioflow.ops.sparse.math import sparse_maximum as maximum
 from aioflow.ops.sparse.math import sparse_minimum as minimum
@@ -31,6 +33,7 @@ from aioflow.ops.sparse.tensor import SparseTensor as SparseTensor
 from aioflow.ops.sparse.tensor import sparse_placeholder as placeholder
 
 __all__ = [
+    "SparseConditionalAccumulator",
     "SparseTensor",
     "add",
     "concat",
@@ -40,6 +43,7 @@ __all__ = [
     "eye",
     "fill_empty_rows",
     "from_dense",
+    "mask",
     "matmul",
     "maximum",
     "merge",

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, TypeVar, overload
 
 from aioflow.arguments import check_kind
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import check_depth
+from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import graph_of
 from aioflow.graph.dtypes import DTypeLike
 from aioflow.graph.gradient_registry import gradient, not_differentiable
 from aioflow.graph.graph import Graph, Operation, Tensor
-from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, ShapeLike, dims_of, merge_dims
 from aioflow.graph.static_value import StaticValue, known_by, moving
-from aioflow.graph.tensor_like import NodeLike, SupportsTensor
+from aioflow.graph.tensor_like import DenseLike, NodeLike, SupportsTensor
 from aioflow.graph.traits import Effect, Role, instant, passes_on, source
 from aioflow.memory.values import Array
 from aioflow.ops.apply import TensorLike, convert_n_to_tensor, convert_to_tensor, make, make_list, make_op
@@ -33,6 +33,9 @@ __all__ = [
     "placeholder_with_default",
     "stop_gradient",
 ]
+
+
+_Composite = TypeVar("_Composite", bound=CompositeTensor)
 
 
 def unchanged(ctx: ShapeContext) -> Dims:
@@ -169,9 +172,17 @@ def placeholder_with_default(input: TensorLike, shape: ShapeLike | None, name: s
     return make("PlaceholderWithDefault", tensor, shape=dims_of(shape), name=name)
 
 
-def identity(input: TensorLike, name: str | None = None) -> Tensor:
-    """Return the same value in a tensor of its own."""
-    return make("Identity", convert_to_tensor(input), name=name)
+@overload
+def identity(input: DenseLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def identity(input: _Composite, name: str | None = None) -> _Composite: ...
+
+
+def identity(input: Any, name: str | None = None) -> Any:
+    """Return the same value in a tensor of its own; each component of a `SparseTensor` or `IndexedSlices` likewise."""
+    return _each_component("Identity", input, name)
 
 
 def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Tensor]:
@@ -179,9 +190,23 @@ def identity_n(input: Sequence[TensorLike], name: str | None = None) -> list[Ten
     return make_list("IdentityN", convert_n_to_tensor(input), name=name)
 
 
-def stop_gradient(input: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def stop_gradient(input: DenseLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def stop_gradient(input: _Composite, name: str | None = None) -> _Composite: ...
+
+
+def stop_gradient(input: Any, name: str | None = None) -> Any:
     """Return the same value, through which no gradient flows."""
-    return make("StopGradient", convert_to_tensor(input), name=name)
+    return _each_component("StopGradient", input, name)
+
+
+def _each_component(op_type: str, value: Any, name: str | None) -> Any:
+    if isinstance(value, CompositeTensor):
+        return value.with_components([make(op_type, part, name=name) for part in value.components])
+    return make(op_type, convert_to_tensor(value), name=name)
 
 
 def no_op(name: str | None = None) -> Operation:
@@ -224,7 +249,7 @@ def _gate(graph: Graph, nodes: Sequence[Operation], device: str, name: str | Non
 
 
 def tuple_(
-    tensors: Sequence[Tensor | SupportsTensor | IndexedSlices | None],
+    tensors: Sequence[Tensor | SupportsTensor | CompositeTensor | None],
     name: str | None = None,
     control_inputs: Sequence[NodeLike] | None = None,
 ) -> list[Any]:
@@ -242,14 +267,13 @@ def tuple_(
         raise InvalidArgumentError("there are no tensors", expected="at least one", actual=tensors)
     graph = graph_of(present)
     with name_scope(name, "tuple", present):
-        parts = [part for t in present for part in (t.components if isinstance(t, IndexedSlices) else (t,))]
-        gate = group(*parts, *(control_inputs or []))
+        gate = group(*present, *(control_inputs or []))
         with graph.control_dependencies([gate]):
             return [None if t is None else _gated(graph, t) for t in tensors]
 
 
 def _gated(graph: Graph, tensor: Any) -> Any:
-    if isinstance(tensor, IndexedSlices):
+    if isinstance(tensor, CompositeTensor):
         return tensor.with_components([_gated(graph, part) for part in tensor.components])
     with graph.colocate_with(getattr(tensor, "op", tensor)):
         return identity(tensor, name="control_dependency")
@@ -259,4 +283,4 @@ def _flatten(items: object, depth: int = 1) -> list[Any]:
     check_depth(depth)
     if isinstance(items, list | tuple):
         return [leaf for item in items for leaf in _flatten(item, depth + 1)]
-    return [items]
+    return list(items.components) if isinstance(items, CompositeTensor) else [items]

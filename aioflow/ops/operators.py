@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aioflow.errors import DTypeError
 from aioflow.graph import dtypes
@@ -19,6 +19,7 @@ from aioflow.ops.math import comparison as _comparison  # noqa: F401
 from aioflow.ops.math.broadcasting import same_dtype
 from aioflow.ops.math.complex import abs as absolute
 from aioflow.ops.math.division import truediv
+from aioflow.ops.sparse.tensor import SparseTensor
 
 Operator = Callable[..., Tensor]
 
@@ -35,6 +36,11 @@ def _add(x: TensorLike, y: TensorLike) -> Tensor:
     is_text = isinstance(tensor, Tensor) and tensor.dtype is dtypes.string
     # AddV2 is not defined for strings.
     return make("Add" if is_text else "AddV2", x, y, name="add")
+
+
+def _mul(x: TensorLike, y: Any) -> Tensor:
+    # The product with a SparseTensor is sparse: `SparseTensor.__rmul__`.
+    return NotImplemented if isinstance(y, SparseTensor) else make("Mul", x, y, name="mul")
 
 
 def _truediv(x: TensorLike, y: TensorLike) -> Tensor:
@@ -69,7 +75,7 @@ OPERATORS.update(
     {
         "add": _add,
         "sub": _of("Sub", "sub"),
-        "mul": _of("Mul", "mul"),
+        "mul": _mul,
         "truediv": _truediv,
         "floordiv": _of("FloorDiv", "floordiv"),
         "mod": _of("FloorMod", "mod"),

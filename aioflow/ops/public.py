@@ -66,6 +66,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.scoping import *
     from aioflow.ops.sparse.dense import *
     from aioflow.ops.sparse.forms import *
+    from aioflow.ops.sparse.indexed_slices import *
     from aioflow.ops.sparse.math import *
     from aioflow.ops.sparse.tensor import *
     from aioflow.ops.text.forms import *
@@ -194,6 +195,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
             "sparse_concat sparse_fill_empty_rows sparse_reorder sparse_reset_shape sparse_reshape sparse_retain "
             "sparse_slice sparse_split sparse_transpose"
         ),
+        "aioflow.ops.sparse.indexed_slices": "sparse_mask",
         "aioflow.ops.sparse.math": (
             "sparse_add sparse_maximum sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum "
             "sparse_reduce_sum_sparse sparse_softmax sparse_tensor_dense_matmul"

@@ -40,6 +40,26 @@ def test_sparse_tensor_attributes() -> None:
     assert "shape=(3, 4)" in repr(sparse)
 
 
+async def test_sparse_tensor_as_operand() -> None:
+    with af.Graph().as_default():
+        sparse, scale = af.sparse_placeholder("float32", [None, 4]), af.Variable(2.0)
+        untyped: Any = sparse
+        doubled: af.SparseTensor = scale * af.sqrt(af.square(sparse))
+        assert doubled.shape.as_list() == [None, 4]
+        async with af.Session() as session:
+            await session.run([scale.initializer, af.group(sparse)], {sparse: VALUE})
+            value = await doubled.eval({sparse: VALUE})
+            np.testing.assert_array_equal(dense(value), 2 * DENSE)
+            zeros, static = af.zeros_like(sparse), af.zeros_like(af.SparseTensor(*VALUE), "int32")
+            assert (await session.run(zeros, {sparse: VALUE})).shape == DENSE.shape
+            assert (static.shape.as_list(), static.dtype) == ([3, 4], af.int32)
+        for function in (af.reduce_sum, af.cos, lambda x: np.ones(4) * x):
+            with pytest.raises(errors.DTypeError, match=r"sparse\.to_dense"):
+                function(untyped)
+        with pytest.raises(errors.NoSessionError):
+            await doubled.eval()
+
+
 def test_components_that_do_not_fit_are_refused() -> None:
     for parts in (([[0]], [1.0, 2.0], [4]), ([[0]], [1.0], [4, 4]), ([0], [1.0], [4]), ([[0]], 1.0, [4])):
         with pytest.raises(errors.InvalidArgumentError):

@@ -62,10 +62,37 @@ UNARY: dict[str, Any] = {
     "expand_dims": one(lambda m, x: parts(m.sparse.expand_dims(x, 1)), static=False),
     "expand_dims_last": one(lambda m, x: parts(m.sparse.expand_dims(x)), static=False),
     "fill_empty_rows": one(lambda m, x: [*parts((f := m.sparse_fill_empty_rows(x, 3.0))[0]), f[1]]),
+    "numbers_of_the_shape": one(lambda m, x: [m.shape(x), m.size(x, out_type=m.int64), m.rank(x)], grad=False),
+    "cast": one(lambda m, x: [*parts(m.cast(x, "float64")), m.to_int32(x).values], grad=False),
+    "passed_on": one(lambda m, x: [*parts(m.identity(x)), *parts(m.tuple([x])[0])]),
+    "stop_gradient": one(lambda m, x: parts(m.stop_gradient(x)), grad=False),
+    "divide": one(lambda m, x: parts(m.divide(x, 2.0)), grad=False),
+    "dense_mul": one(lambda m, x: parts(m.ones_like(m.sparse.to_dense(x)) * 3.0 * x)),
     "mul_scalar": one(lambda m, x: parts(x * 2.0), grad=False),  # TensorFlow's gradient does not accept scalars
     "div_scalar": one(lambda m, x: parts(x / 2.0), grad=False),
     "from_dense": one(lambda m, x: parts(m.sparse.from_dense(m.sparse.to_dense(x)))),
 }  # fmt: skip
+
+
+ELEMENTWISE = ["abs", "negative", "sign", "square", "sqrt", "sin", "tan", "tanh",
+               "asin", "atan", "asinh", "atanh", "erf"]  # fmt: skip
+
+
+def test_elementwise_functions_map_the_values(parity: Any) -> None:
+    given = (A[0], np.abs(A[1]) / 10, A[2])  # within the domains of all functions
+    one(lambda m, x: [part for f in ELEMENTWISE for part in parts(getattr(m.math, f)(x, name=f))])(parity, given)
+
+
+def test_count_and_mask(parity: Any) -> None:
+    given = (A[0], np.arange(7, dtype=np.int32), A[2])
+    one(lambda m, x: [m.bincount(x), m.bincount(x, m.cast(x, "float32"), minlength=9)], grad=False)(parity, given)
+
+    def masked(m: Any, values: Any, kept: Any) -> list[Any]:
+        made = m.sparse_mask(m.IndexedSlices(values, m.constant([5, 2, 5, 0]), m.constant([7, 3])), kept)
+        return [made.values, made.indices, made.dense_shape]
+
+    for away in ([5], [0, 9, 2], [], [5, 2, 0]):
+        parity(masked, RNG.standard_normal((4, 3)).astype(np.float32), np.array(away, np.int32), grad=len(away) < 3)
 
 
 @pytest.mark.parametrize("name", UNARY)
@@ -283,6 +310,24 @@ REFUSED: dict[str, Any] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_both_reject_wrong_arguments(tf: Any, name: str) -> None:
     refused(tf, REFUSED[name])
+
+
+NO_OPERANDS: dict[str, Any] = {
+    "negation": lambda m: parts(-m.SparseTensor(*A)),
+    "number on the left": lambda m: parts(2.0 * m.SparseTensor(*A)),
+    "product of two": lambda m: parts(m.SparseTensor(*A) * m.SparseTensor(*A)),
+    "sum with a dense tensor": lambda m: m.ones([4, 5]) + m.SparseTensor(*A),
+    "cosine": lambda m: parts(m.cos(m.SparseTensor(*A))),
+    "dense reduction": lambda m: m.reduce_sum(m.SparseTensor(*A)),
+}
+
+
+@pytest.mark.parametrize("name", NO_OPERANDS)
+def test_both_refuse_a_sparse_tensor_as_operand(tf: Any, name: str) -> None:
+    with tf.Graph().as_default(), pytest.raises(TypeError):
+        NO_OPERANDS[name](tf)
+    with af.Graph().as_default(), pytest.raises(TypeError):
+        NO_OPERANDS[name](af)
 
 
 def test_sparse_to_dense_allows_repeated_indices_unchecked(parity: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,9 @@ class Program:
     fetches: list[af.Tensor]
 
 
-_UNARY = [af.negative, af.square, af.tanh, af.sigmoid, af.exp, af.abs, af.identity, af.stop_gradient, af.nn.relu]
+_UNARY: list[Callable[[af.Tensor], af.Tensor]] = [
+    *(af.negative, af.square, af.tanh, af.sigmoid, af.exp, af.abs, af.identity, af.stop_gradient, af.nn.relu)
+]
 _BINARY = [af.add, af.subtract, af.multiply, af.maximum, af.minimum, af.squared_difference]
 
 

@@ -24,6 +24,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.array.static_shapes import all_axes, int_constant, known_dims, shape_of
 from aioflow.ops.core import scalar, unchanged
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = [
     "fill",
@@ -165,12 +166,14 @@ def ones(shape: TensorLike, dtype: DTypeLike = dtypes.float32, name: str | None 
 
 
 def zeros_like(
-    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+    tensor: TensorLike | SparseTensor, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
     """Return zeros in the shape of `tensor`, of its dtype or of `dtype`.
 
-    With `optimize`, a static shape replaces the input.
+    With `optimize`, a static shape replaces the input. The zeros for a SparseTensor are dense.
     """
+    if isinstance(tensor, SparseTensor):
+        return _filled(tensor.dense_shape, tensor.dtype if dtype is None else as_dtype(dtype), 0, name)
     return _like(tensor, dtype, 0, name, optimize)
 
 

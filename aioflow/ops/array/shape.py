@@ -32,6 +32,7 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
 from aioflow.ops.array.static_shapes import int_constant, known_dims, reduce_to, reshape_like
 from aioflow.ops.core import PASSED_ON, scalar, unchanged
 from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue, sparse_of
 
 __all__ = [
     "bitcast",
@@ -127,11 +128,15 @@ define_op(
 not_differentiable("Shape", "ShapeN", "Size", "Rank")
 
 
-def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
+def shape(
+    input: TensorLike | SparseTensor, name: str | None = None, out_type: DTypeLike | None = dtypes.int32
+) -> Tensor:
     """Return the shape as a vector of `out_type` (int32 or int64): a constant if the static shape is fully known."""
+    wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        return make("Cast", sparse_of(input).dense_shape, DstT=wanted, name=name)
     tensor = convert_to_tensor(input)
     dims = known_dims(tensor)
-    wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
     if dims is not None:
         return int_constant(dims, wanted, name or "Shape")
     return make("Shape", tensor, out_type=wanted, name=name)
@@ -142,18 +147,24 @@ def shape_n(input: Sequence[TensorLike], out_type: DTypeLike = dtypes.int32, nam
     return make_list("ShapeN", input, out_type=out_type, name=name)
 
 
-def size(input: TensorLike, name: str | None = None, out_type: DTypeLike | None = dtypes.int32) -> Tensor:
+def size(
+    input: TensorLike | SparseTensor, name: str | None = None, out_type: DTypeLike | None = dtypes.int32
+) -> Tensor:
     """Return the number of elements as a scalar of `out_type`: a constant if the static shape is fully known."""
+    wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        return make("Prod", make("Cast", sparse_of(input).dense_shape, DstT=wanted), 0, name=name)
     tensor = convert_to_tensor(input)
     count = num_elements(tensor.dims)
-    wanted = as_dtype(dtypes.int32 if out_type is None else out_type)
     if count is not None:
         return int_constant(count, wanted, name or "Size")
     return make("Size", tensor, out_type=wanted, name=name)
 
 
-def rank(input: TensorLike, name: str | None = None) -> Tensor:
+def rank(input: TensorLike | SparseTensor, name: str | None = None) -> Tensor:
     """Return the number of dimensions as an int32 scalar: a constant if it is known."""
+    if isinstance(input, SparseTensor | SparseTensorValue):
+        return size(sparse_of(input).dense_shape, name)
     tensor = convert_to_tensor(input)
     if tensor.dims is not None:
         return int_constant(len(tensor.dims), name=name or "Rank")

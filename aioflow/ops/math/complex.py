@@ -23,6 +23,7 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import GradientPair, broadcast, same_dtype, unbroadcast
 from aioflow.ops.scoping import name_scope
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = [
     "abs",
@@ -143,8 +144,18 @@ def _abs_grad(op: Operation, grad: Tensor) -> Tensor:
     return make("Mul", grad, make("Sign", op.inputs[0]))
 
 
-def abs(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def abs(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def abs(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def abs(x: Any, name: str | None = None) -> Any:
     """Return |x|; a real tensor for complex dtypes."""
+    if isinstance(x, SparseTensor):
+        return x.with_values(abs(x.values, name))
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
         return _to_real("ComplexAbs", tensor, name or "Abs")
@@ -217,8 +228,14 @@ def cast(x: DenseLike, dtype: DTypeLike, name: str | None = None) -> Tensor: ...
 def cast(x: IndexedSlices, dtype: DTypeLike, name: str | None = None) -> IndexedSlices: ...
 
 
-def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor | IndexedSlices:
-    """Return x in a different dtype. IndexedSlices stay IndexedSlices.
+@overload
+def cast(x: SparseTensor, dtype: DTypeLike, name: str | None = None) -> SparseTensor: ...
+
+
+def cast(
+    x: TensorLike | SparseTensor, dtype: DTypeLike, name: str | None = None
+) -> Tensor | IndexedSlices | SparseTensor:
+    """Return x in a different dtype. IndexedSlices and a SparseTensor stay what they are.
 
     - Floats become integers by dropping the fraction.
     - Complex numbers become real by dropping the imaginary part.
@@ -230,6 +247,8 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor | I
     wanted = as_dtype(dtype)
     if isinstance(x, IndexedSlices):
         return IndexedSlices(cast(x.values, wanted, name), x.indices, x.dense_shape)
+    if isinstance(x, SparseTensor):
+        return x.with_values(cast(x.values, wanted, name))
     tensor = convert_to_tensor(x)
     if tensor.dtype is wanted:
         return tensor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from aioflow.ops import row_values
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.math.broadcasting import GradientPair, broadcast, conjugate, negated, same_dtype, unbroadcast
 from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = [
     "div",
@@ -137,9 +138,17 @@ def truediv(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
     return make("RealDiv", first, second, name=name or "truediv")
 
 
-def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:
-    """Return x / y as in Python 3; see `truediv`."""
-    return truediv(x, y, name)
+@overload
+def divide(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def divide(x: SparseTensor, y: TensorLike, name: str | None = None) -> SparseTensor: ...
+
+
+def divide(x: Any, y: TensorLike, name: str | None = None) -> Tensor | SparseTensor:
+    """Return x / y as in Python 3; see `truediv`. The quotient of a SparseTensor is sparse."""
+    return x / y if isinstance(x, SparseTensor) else truediv(x, y, name)
 
 
 def div(x: TensorLike, y: TensorLike, name: str | None = None) -> Tensor:

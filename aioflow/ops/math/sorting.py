@@ -20,6 +20,7 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.array.static_shapes import swap_with_last
 from aioflow.ops.math.reduction import reduce_by
 from aioflow.ops.scoping import name_scope
+from aioflow.ops.sparse.tensor import SparseTensor
 
 Direction: TypeAlias = Literal["ASCENDING", "DESCENDING"]
 
@@ -416,8 +417,8 @@ def _reversed(x: Tensor) -> Tensor:
 
 
 def bincount(
-    arr: TensorLike,
-    weights: TensorLike | None = None,
+    arr: TensorLike | SparseTensor,
+    weights: TensorLike | SparseTensor | None = None,
     minlength: TensorLike | None = None,
     maxlength: TensorLike | None = None,
     dtype: DTypeLike = dtypes.int32,
@@ -425,7 +426,7 @@ def bincount(
     """Count how often each value 0, 1, … occurs in `arr`, or sum the weights of its occurrences.
 
     Args:
-        arr: int32 elements. With weights, negative elements are ignored.
+        arr: int32 elements. With weights, negative elements are ignored. Of a SparseTensor, the values are counted.
         weights: Weights in the shape of `arr`. The result has their dtype.
         minlength: The minimum length of the result, which is otherwise the largest value plus one.
         maxlength: The maximum length of the result. Values of `maxlength` or more are ignored.
@@ -434,7 +435,8 @@ def bincount(
     Raises:
         InvalidArgumentError: an element is negative, and there are no weights.
     """
-    x = convert_to_tensor(arr, dtypes.int32)
+    x = convert_to_tensor(arr.values if isinstance(arr, SparseTensor) else arr, dtypes.int32)
+    weights = weights.values if isinstance(weights, SparseTensor) else weights
     with name_scope("bincount", values=[x]):
         size = _bincount_size(x, minlength, maxlength)
         if weights is None:

@@ -6,7 +6,7 @@ The gamma functions are the logarithm of the gamma function, its derivatives, an
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final, overload
 
 from aioflow.graph.gradient_registry import gradient
 from aioflow.graph.graph import Operation, Tensor
@@ -17,6 +17,7 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import GradientPair, broadcast, unbroadcast
 from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = ["betainc", "digamma", "erf", "erfc", "igamma", "igammac", "lbeta", "lgamma", "polygamma", "zeta"]
 
@@ -178,8 +179,18 @@ def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
     return make(op_type, x, name=name)
 
 
-def erf(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def erf(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def erf(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def erf(x: Any, name: str | None = None) -> Any:
     """Return the error function 2/√π ∫₀ˣ exp(-t²) dt."""
+    if isinstance(x, SparseTensor):
+        return x.with_values(_unary("Erf", x.values, name))
     return _unary("Erf", x, name)
 
 

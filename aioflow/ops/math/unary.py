@@ -7,7 +7,7 @@ Its inputs are the result and the incoming gradient. These ops are here too.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.core import unchanged
 from aioflow.ops.math.broadcasting import conjugate, negated
 from aioflow.ops.sparse.indexed_slices import Gradient
+from aioflow.ops.sparse.tensor import SparseTensor
 
 __all__ = [
     "acos",
@@ -297,24 +298,63 @@ def _unary(op_type: str, x: TensorLike, name: str | None) -> Tensor:
     return make(op_type, x, name=name)
 
 
-def negative(x: TensorLike, name: str | None = None) -> Tensor:
+def _of_any(op_type: str, x: Any, name: str | None) -> Any:
+    """Apply an op that maps 0 to 0 to a tensor or to the entries of a `SparseTensor`."""
+    if isinstance(x, SparseTensor):
+        return x.with_values(make(op_type, x.values, name=name))
+    return make(op_type, x, name=name)
+
+
+@overload
+def negative(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def negative(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def negative(x: Any, name: str | None = None) -> Any:
     """Return -x."""
-    return _unary("Neg", x, name)
+    return _of_any("Neg", x, name)
 
 
-def sign(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def sign(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def sign(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def sign(x: Any, name: str | None = None) -> Any:
     """Return -1, 0 or 1 by the sign of x; x / |x| for complex dtypes."""
-    return _unary("Sign", x, name)
+    return _of_any("Sign", x, name)
 
 
-def square(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def square(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def square(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def square(x: Any, name: str | None = None) -> Any:
     """Return x²."""
-    return _unary("Square", x, name)
+    return _of_any("Square", x, name)
 
 
-def sqrt(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def sqrt(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def sqrt(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def sqrt(x: Any, name: str | None = None) -> Any:
     """Return the square root; NaN below 0."""
-    return _unary("Sqrt", x, name)
+    return _of_any("Sqrt", x, name)
 
 
 def rsqrt(x: TensorLike, name: str | None = None) -> Tensor:
@@ -347,9 +387,17 @@ def log1p(x: TensorLike, name: str | None = None) -> Tensor:
     return _unary("Log1p", x, name)
 
 
-def sin(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def sin(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def sin(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def sin(x: Any, name: str | None = None) -> Any:
     """Return the sine of x in radians."""
-    return _unary("Sin", x, name)
+    return _of_any("Sin", x, name)
 
 
 def cos(x: TensorLike, name: str | None = None) -> Tensor:
@@ -357,14 +405,30 @@ def cos(x: TensorLike, name: str | None = None) -> Tensor:
     return _unary("Cos", x, name)
 
 
-def tan(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def tan(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def tan(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def tan(x: Any, name: str | None = None) -> Any:
     """Return the tangent of x in radians."""
-    return _unary("Tan", x, name)
+    return _of_any("Tan", x, name)
 
 
-def asin(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def asin(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def asin(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def asin(x: Any, name: str | None = None) -> Any:
     """Return the angle in [-π/2, π/2] whose sine is x."""
-    return _unary("Asin", x, name)
+    return _of_any("Asin", x, name)
 
 
 def acos(x: TensorLike, name: str | None = None) -> Tensor:
@@ -372,9 +436,17 @@ def acos(x: TensorLike, name: str | None = None) -> Tensor:
     return _unary("Acos", x, name)
 
 
-def atan(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def atan(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def atan(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def atan(x: Any, name: str | None = None) -> Any:
     """Return the angle in [-π/2, π/2] whose tangent is x."""
-    return _unary("Atan", x, name)
+    return _of_any("Atan", x, name)
 
 
 def sinh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -387,14 +459,30 @@ def cosh(x: TensorLike, name: str | None = None) -> Tensor:
     return _unary("Cosh", x, name)
 
 
-def tanh(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def tanh(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def tanh(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def tanh(x: Any, name: str | None = None) -> Any:
     """Return the hyperbolic tangent."""
-    return _unary("Tanh", x, name)
+    return _of_any("Tanh", x, name)
 
 
-def asinh(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def asinh(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def asinh(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def asinh(x: Any, name: str | None = None) -> Any:
     """Return the inverse hyperbolic sine."""
-    return _unary("Asinh", x, name)
+    return _of_any("Asinh", x, name)
 
 
 def acosh(x: TensorLike, name: str | None = None) -> Tensor:
@@ -402,9 +490,17 @@ def acosh(x: TensorLike, name: str | None = None) -> Tensor:
     return _unary("Acosh", x, name)
 
 
-def atanh(x: TensorLike, name: str | None = None) -> Tensor:
+@overload
+def atanh(x: TensorLike, name: str | None = None) -> Tensor: ...
+
+
+@overload
+def atanh(x: SparseTensor, name: str | None = None) -> SparseTensor: ...
+
+
+def atanh(x: Any, name: str | None = None) -> Any:
     """Return the inverse hyperbolic tangent; NaN outside [-1, 1]."""
-    return _unary("Atanh", x, name)
+    return _of_any("Atanh", x, name)
 
 
 def sigmoid(x: TensorLike, name: str | None = None) -> Tensor:

@@ -10,7 +10,10 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.static_value import constant_value
-from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_list
+from aioflow.ops.scoping import name_scope
+
+__all__ = ["sparse_mask"]
 
 Gradient: TypeAlias = Tensor | IndexedSlices
 
@@ -69,6 +72,14 @@ def sum_gradients(parts: Sequence[Gradient]) -> Gradient:
         # All are gradients of one tensor, so they have one dense shape.
         slices[0].dense_shape,
     )
+
+
+def sparse_mask(a: IndexedSlices, mask_indices: TensorLike, name: str | None = None) -> IndexedSlices:
+    """Return the slices of `a` whose indices are not among `mask_indices`."""
+    with name_scope(name, "sparse_mask"):
+        masked = convert_to_tensor(mask_indices, a.indices.dtype)
+        kept, rows = make_list("ListDiff", a.indices, masked, out_idx="int32")
+        return IndexedSlices(make("GatherV2", a.values, rows, 0), kept, a.dense_shape)
 
 
 def to_dense(value: IndexedSlices, dtype: DType | None = None, name: str | None = None, as_ref: bool = False) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -11,11 +11,13 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.composite import CompositeTensor
 from aioflow.graph.default_graph import graph_of
+from aioflow.graph.default_session import StepRunner, session_for
 from aioflow.graph.dtypes import DTypeLike, as_dtype
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.static_value import partial_shape
-from aioflow.ops.apply import TensorLike, convert_to_tensor, make
+from aioflow.graph.tensor_like import SupportsTensor, TensorLike
+from aioflow.ops.apply import convert_to_tensor, make
 from aioflow.ops.core import placeholder, placeholder_with_default
 from aioflow.ops.scoping import name_scope
 
@@ -151,13 +153,37 @@ class SparseTensor(CompositeTensor):
         found = [op for part in (self.indices, self.values, self.dense_shape) for op in part.consumers()]
         return list(dict.fromkeys(found))
 
+    async def eval(
+        self, feed_dict: Mapping[Any, Any] | None = None, session: StepRunner | None = None
+    ) -> SparseTensorValue:
+        """Run the nodes that the tensor depends on in `session`, or in the default session, and return its value.
+
+        Raises:
+            NoSessionError: `session` is None and there is no default session.
+        """
+        value: SparseTensorValue = await session_for(session, self.graph).run(self, feed_dict)
+        return value
+
     def __mul__(self, other: TensorLike) -> SparseTensor:
         """Return the product with a dense tensor that broadcasts to this one, at the existing entries."""
         return self._with("SparseDenseCwiseMul", other)
 
+    def __rmul__(self, other: Tensor | SupportsTensor) -> SparseTensor:
+        """Return the product as `__mul__` does. As in TensorFlow, only a tensor or variable may be on the left."""
+        return self * other if hasattr(other, "graph") else NotImplemented
+
     def __truediv__(self, other: TensorLike) -> SparseTensor:
         """Return the quotient by a dense tensor that broadcasts to this one, at the existing entries."""
         return self._with("SparseDenseCwiseDiv", other)
+
+    if not TYPE_CHECKING:
+
+        def __array__(self, *args, **kwargs):
+            raise DTypeError(
+                "a SparseTensor is not a dense tensor; convert it by `aioflow.sparse.to_dense`",
+                expected="a dense tensor",
+                actual=repr(self),
+            )
 
     def _with(self, op_type: str, other: TensorLike) -> SparseTensor:
         dense = convert_to_tensor(other, self.dtype)

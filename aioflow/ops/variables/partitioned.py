@@ -9,6 +9,7 @@ from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.shapes import ShapeLike, TensorShape, dims_of, format_dims
+from aioflow.graph.tensor_like import DenseLike
 from aioflow.ops.apply import TensorLike, make, make_list, register_tensor_conversion_function
 from aioflow.ops.core import identity
 from aioflow.ops.variables.operators import TensorOperators
@@ -141,7 +142,7 @@ class PartitionedVariable(TensorOperators):
         """Return the concatenation of the parts from new nodes, which wait for the open control dependencies."""
         graph, parts = self.graph, self._variable_list
         with graph.as_default(), graph.name_scope(None):
-            joined: TensorLike = parts[0]
+            joined: DenseLike = parts[0]
             if len(parts) > 1:
                 with graph.name_scope(f"{self._name}/ConcatPartitions/"):
                     joined = make("ConcatV2", [part.value() for part in parts], self._axis(), name="concat")
