@@ -29,6 +29,9 @@ from aioflow.ops.sparse.math import sparse_reduce_sum_sparse as reduce_sum_spars
 from aioflow.ops.sparse.math import sparse_softmax as softmax
 from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as matmul
 from aioflow.ops.sparse.math import sparse_tensor_dense_matmul as sparse_dense_matmul
+from aioflow.ops.sparse.segment import sparse_segment_mean as segment_mean
+from aioflow.ops.sparse.segment import sparse_segment_sqrt_n as segment_sqrt_n
+from aioflow.ops.sparse.segment import sparse_segment_sum as segment_sum
 from aioflow.ops.sparse.tensor import SparseTensor as SparseTensor
 from aioflow.ops.sparse.tensor import sparse_placeholder as placeholder
 
@@ -57,6 +60,9 @@ __all__ = [
     "reset_shape",
     "reshape",
     "retain",
+    "segment_mean",
+    "segment_sqrt_n",
+    "segment_sum",
     "slice",
     "softmax",
     "sparse_dense_matmul",

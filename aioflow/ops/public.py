@@ -68,6 +68,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.sparse.forms import *
     from aioflow.ops.sparse.indexed_slices import *
     from aioflow.ops.sparse.math import *
+    from aioflow.ops.sparse.segment import *
     from aioflow.ops.sparse.tensor import *
     from aioflow.ops.text.forms import *
     from aioflow.ops.text.strings import *
@@ -200,6 +201,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
             "sparse_add sparse_maximum sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum "
             "sparse_reduce_sum_sparse sparse_softmax sparse_tensor_dense_matmul"
         ),
+        "aioflow.ops.sparse.segment": "sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum",
         "aioflow.ops.sparse.tensor": (
             "SparseTensor SparseTensorValue convert_to_tensor_or_sparse_tensor sparse_placeholder"
         ),

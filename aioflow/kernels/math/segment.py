@@ -19,7 +19,7 @@ from aioflow.memory.values import Array, Namespace, NpDType
 _UFUNC: Final = {"Sum": "add", "Mean": "add", "Prod": "multiply", "Max": "maximum", "Min": "minimum"}
 
 
-class _Reducer:
+class Reducer:
     """A reduction of rows to segments by one ufunc, in float32 if the dtype is a small float."""
 
     def __init__(self, binding: Binding, kind: str, empty: float) -> None:
@@ -71,7 +71,7 @@ def _starts(xp: Namespace, ids: Array) -> Array:
 # ── sorted ids ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
+def check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
     """Return the number of segments. Raise InvalidArgumentError unless ids are one per row, ascending, not negative."""
     if ids.ndim != 1 or not data.ndim or len(ids) != data.shape[0]:
         raise InvalidArgumentError(
@@ -100,10 +100,10 @@ def _check_sorted(xp: Namespace, data: Array, ids: Array) -> int:
 @binder("SegmentMin", fresh=True, elastic=True, synchronises=True)
 def bind_segment(binding: Binding) -> KernelBody:
     kind = binding.op_type.removeprefix("Segment")
-    reducer = _Reducer(binding, kind, 1 if kind == "Prod" else 0)
+    reducer = Reducer(binding, kind, 1 if kind == "Prod" else 0)
 
     def segments(data: Array, ids: Array) -> Array:
-        count = _check_sorted(reducer.xp, data, ids)
+        count = check_sorted(reducer.xp, data, ids)
         return reducer.into(data, ids, count).astype(reducer.own, copy=False)
 
     return segments
@@ -111,11 +111,11 @@ def bind_segment(binding: Binding) -> KernelBody:
 
 @binder("SegmentMean", fresh=True, elastic=True, synchronises=True)
 def bind_segment_mean(binding: Binding) -> KernelBody:
-    reducer, dtype = _Reducer(binding, "Mean", 0), binding.output_dtypes[0]
+    reducer, dtype = Reducer(binding, "Mean", 0), binding.output_dtypes[0]
     xp = reducer.xp
 
     def means(data: Array, ids: Array) -> Array:
-        count = _check_sorted(xp, data, ids)
+        count = check_sorted(xp, data, ids)
         sums = reducer.into(data, ids, count)
         # The mean of an empty segment is 0, not 0 / 0.
         sizes = xp.maximum(xp.bincount(ids, minlength=count), 1).reshape(count, *(1,) * (data.ndim - 1))
@@ -153,7 +153,7 @@ def _check_unsorted(data: Array, ids: Array, count: int) -> None:
 def bind_unsorted_segment(binding: Binding) -> KernelBody:
     kind = binding.op_type.removeprefix("UnsortedSegment")
     dtype = binding.output_dtypes[0]
-    reducer = _Reducer(binding, kind, _empty(kind, dtype))
+    reducer = Reducer(binding, kind, _empty(kind, dtype))
     xp = reducer.xp
     by_bincount = kind == "Sum" and dtype in (dtypes.float32, dtypes.float64)  # bincount adds in float64
 
