@@ -12,6 +12,7 @@ import aioflow
 from aioflow.kernels.resources import ResourceManager
 from aioflow.ops.apply import apply_op, make, make_op
 from aioflow.testing.evaluate import evaluate
+from tests.support.variable_slices import CASES, REFUSED
 
 RNG = np.random.default_rng(3)
 NUMBERS = [
@@ -426,3 +427,41 @@ def test_report_of_uninitialized_variables(tf: Any) -> None:
         evaluate([], targets=[init], resources=resources)
         assert evaluate([report], resources=resources)[0].tolist() == after
         assert report.get_shape().as_list() == dims
+
+
+def test_assigned_slices(both: Both) -> None:
+    def build(m: Any) -> list[Any]:
+        fetches = []
+        for number, (key, value) in enumerate(CASES.values()):
+            v = m.get_variable(f"v{number}", initializer=np.arange(12, dtype=np.float32).reshape(3, 4))
+            fetches += [v[key].assign(np.asarray(value, np.float32)), v.value()]
+        return fetches
+
+    both(build)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_refuse_a_value_that_does_not_fit_the_slice(both: Both, name: str) -> None:
+    def build(m: Any) -> list[Any]:
+        key, value = REFUSED[name]
+        v = m.get_variable("v", initializer=np.arange(12, dtype=np.float32).reshape(3, 4))
+        return [v[key].assign(np.asarray(value, np.float32))]
+
+    with pytest.raises(both.tf.errors.InvalidArgumentError):
+        both._theirs(build)
+    with pytest.raises(aioflow.errors.InvalidArgumentError):
+        both._ours(build)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3, 2), (2, 2, 3)])
+def test_rows_within_batches(both: Both, shape: tuple[int, ...]) -> None:
+    def build(m: Any) -> list[Any]:
+        v = m.get_variable("v", initializer=np.zeros(shape, np.float32))
+        count = min(len(shape), 2)
+        indices = np.stack([np.array([2, 0])] * (1 if count == 1 else shape[0])) if count > 1 else np.array([2, 0])
+        if shape[count - 1] < 3:
+            indices = indices // 2
+        updates = np.arange(np.prod([*indices.shape, *shape[count:]]), dtype=np.float32)
+        return [m.batch_scatter_update(v, indices, updates.reshape(*indices.shape, *shape[count:]))]
+
+    both(build)

@@ -68,7 +68,8 @@ def operators() -> None:
     assert_type(x @ [[1.0], [2.0], [3.0]], af.Tensor)
     assert_type((x > 0) & ~(v >= [1.0, 2.0, 3.0]), af.Tensor)
     assert_type(x[0, ..., af.newaxis, 1:], af.Tensor)
-    assert_type(v[af.constant(1)], af.Tensor)
+    part: af.Tensor = v[af.constant(1)]
+    assert_type(v[1:].assign(part), af.Variable)
     index: IndexLike = (slice(None), 1)
     assert_type(x[index], af.Tensor)
     assert_type(list(x), list[af.Tensor])

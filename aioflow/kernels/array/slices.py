@@ -58,10 +58,10 @@ def _bind_index(binding: Binding) -> ArrayIndex | None:
     return strided_index(begin, end, strides, binding.attrs)
 
 
-_BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
+BOUNDS: Final = {"begin": as_ints, "end": as_ints, "strides": as_ints}
 
 
-@binder("StridedSlice", host=_BOUNDS)
+@binder("StridedSlice", host=BOUNDS)
 def strided_slice(binding: Binding) -> KernelBody:
     # Indexing an object array by integers alone returns plain bytes; an ellipsis keeps the result an array.
     keep_array = binding.input_dtypes[0] is dtypes.string
@@ -90,6 +90,19 @@ def strided_slice(binding: Binding) -> KernelBody:
     return take_fixed
 
 
+def slice_of(value: Array, index: ArrayIndex) -> Array:
+    """Return the slice as a view to write into.
+
+    Raises:
+        InvalidArgumentError: the index is out of bounds.
+    """
+    try:
+        # Integers alone would select a copy of one element; the ellipsis makes it a view.
+        return value[(*index, ...)] if ... not in index else value[index]
+    except IndexError as error:
+        raise _out_of_bounds(value.shape, index) from error
+
+
 def _out_of_bounds(shape: tuple[int, ...], index: ArrayIndex) -> InvalidArgumentError:
     consumed = sum(item is not None and item is not ... for item in index)
     if consumed > len(shape):
@@ -115,7 +128,7 @@ def _out_of_bounds(shape: tuple[int, ...], index: ArrayIndex) -> InvalidArgument
     )
 
 
-@binder("StridedSliceGrad", host={"shape": as_sizes, **_BOUNDS}, fresh=True, elastic=True)
+@binder("StridedSliceGrad", host={"shape": as_sizes, **BOUNDS}, fresh=True, elastic=True)
 def strided_slice_grad(binding: Binding) -> KernelBody:
     xp, dtype, attrs = binding.xp, binding.output_dtypes[0].np_dtype, binding.attrs
     fixed = _bind_index(binding)
@@ -126,11 +139,7 @@ def strided_slice_grad(binding: Binding) -> KernelBody:
         index = strided_index(begin, end, strides, attrs) if fixed is None else fixed
         claim_array(shape, dtype)
         result = xp.zeros(shape, dtype)
-        try:
-            # Integers alone would select a copy of one element; the ellipsis makes it a view to write into.
-            target = result[(*index, ...)] if ... not in index else result[index]
-        except IndexError as error:
-            raise _out_of_bounds(shape, index) from error
+        target = slice_of(result, index)
         if target.shape != dy.shape:
             raise InvalidArgumentError(
                 "the gradient does not have the shape of the slice", expected=list(target.shape), actual=list(dy.shape)

@@ -12,11 +12,14 @@ from aioflow.errors import InvalidArgumentError, NotFoundError, OutOfRangeError
 from aioflow.graph.dtypes import DType
 from aioflow.graph.shapes import Dims, common_dims, format_dims, is_compatible
 from aioflow.kernels.array.scatter import checked_rows, flat_rows, scatter_rows
+from aioflow.kernels.array.slices import BOUNDS, slice_of
 from aioflow.kernels.convert import check_shape
-from aioflow.kernels.registry import Binding, binder, kernel
+from aioflow.kernels.registry import Binding, KernelBody, binder, kernel
 from aioflow.kernels.resources import Overwrites, VariableResource
+from aioflow.memory.copying import put
 from aioflow.memory.frozen import is_frozen
 from aioflow.memory.values import Array, Namespace, Value
+from aioflow.ops.array.strided import strided_index
 
 
 @binder("VarHandleOp", makes=VariableResource)
@@ -272,6 +275,33 @@ def _scatter(mode: str, binding: Binding) -> Callable[[VariableResource, Array, 
         resource.update(change, Overwrites.ROWS)
 
     return scatter
+
+
+@binder("ResourceStridedSliceAssign", host=BOUNDS, takes=VariableResource, synchronises=True)
+def assign_slice(binding: Binding) -> KernelBody:
+    xp, attrs = binding.xp, binding.attrs
+
+    def assign(
+        resource: VariableResource, begin: tuple[int, ...], end: tuple[int, ...], strides: tuple[int, ...], value: Array
+    ) -> None:
+        index = strided_index(begin, end, strides, attrs)
+
+        def change(present: Array, out: Array | None) -> Array:
+            target = out if out is not None else present.copy()
+            part, shape = slice_of(target, index), np.shape(value)
+            extra = max(0, len(shape) - part.ndim)
+            fitted = (1,) * (part.ndim - len(shape)) + shape[extra:]
+            if set(shape[:extra]) - {1} or any(a not in (1, b) for a, b in zip(fitted, part.shape, strict=True)):
+                raise InvalidArgumentError(
+                    f"the value does not fit the slice of variable {resource.name}", expected=part.shape, actual=shape
+                )
+            # As in NumPy, leading dimensions of size 1 are dropped.
+            put(part, value if shape == part.shape else xp.broadcast_to(xp.reshape(value, fitted), part.shape))
+            return target
+
+        resource.update(change)
+
+    return assign
 
 
 def _fit_updates(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import operator
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make
 from aioflow.ops.array.selection import boolean_mask
 from aioflow.ops.array.static_shapes import int_constant, known_dims, shape_of
-from aioflow.ops.array.strided import strided_dims, strided_index
+from aioflow.ops.array.strided import MASK_ATTRS, MASKS, strided_dims, strided_index
 
 __all__ = ["newaxis", "slice", "strided_slice"]
 
@@ -106,9 +106,6 @@ def slice(input_: TensorLike, begin: TensorLike, size: TensorLike, name: str | N
 
 # ── StridedSlice ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-_MASKS: Final = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-_MASK_ATTRS: Final = [f"{mask}: int = 0" for mask in _MASKS]
-
 
 def _ints(value: Array | None) -> list[int] | None:
     return None if value is None else [int(v) for v in value]
@@ -133,7 +130,7 @@ define_op(
     "StridedSlice",
     "input: T, begin: Index, end: Index, strides: Index",
     "output: T",
-    ["T: type", "Index: {int16, int32, int64}", *_MASK_ATTRS],
+    ["T: type", "Index: {int16, int32, int64}", *MASK_ATTRS],
     shape=_strided_slice_shape,
     value=moving(_strided_slice_value),
     rows=rows.strided,
@@ -143,14 +140,14 @@ define_op(
     "StridedSliceGrad",
     "shape: Index, begin: Index, end: Index, strides: Index, dy: T",
     "output: T",
-    ["T: type", "Index: {int32, int64}", *_MASK_ATTRS],
+    ["T: type", "Index: {int32, int64}", *MASK_ATTRS],
     shape=lambda ctx: ctx.partial_shape("shape"),
     traits=opaque(),
 )
 
 
 def _masks(op: Operation) -> Attrs:
-    return {mask: op.get_attr(mask) for mask in _MASKS}
+    return {mask: op.get_attr(mask) for mask in MASKS}
 
 
 @gradient("StridedSlice")
@@ -167,6 +164,13 @@ def _strided_slice_grad_grad(op: Operation, grad: Tensor) -> list[Tensor | None]
     return [None, None, None, None, make("StridedSlice", grad, *op.inputs[1:4], **_masks(op))]
 
 
+class SupportsSlices(Protocol):
+    """A variable, to whose slices can be assigned."""
+
+    def sliced(self, part: Tensor) -> Tensor:
+        """Return the slice with a method `assign`."""
+
+
 def strided_slice(
     input_: TensorLike,
     begin: TensorLike,
@@ -177,13 +181,15 @@ def strided_slice(
     ellipsis_mask: int = 0,
     new_axis_mask: int = 0,
     shrink_axis_mask: int = 0,
-    var: None = None,
+    var: SupportsSlices | None = None,
     name: str | None = None,
 ) -> Tensor:
     """Return `input_[begin:end:strides]` with NumPy's semantics; the vectors have one element per dimension.
 
     Each mask is a set of bits, one per element. In the order of the parameters, a bit means: start at the beginning, go
     to the end, `...`, a new dimension, a single index that removes its dimension.
+
+    With `var`, a variable, the result has a method `assign` that updates the slice of the variable.
 
     Raises:
         InvalidArgumentError: a stride is zero, or a single index is out of bounds.
@@ -193,7 +199,8 @@ def strided_slice(
         length = known_dims(first)
         strides = make("OnesLike", first) if length is None else np.ones(length, first.dtype.np_dtype)
     masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return make("StridedSlice", input_, first, end, strides, name=name, **dict(zip(_MASKS, masks, strict=True)))
+    made = make("StridedSlice", input_, first, end, strides, name=name, **dict(zip(MASKS, masks, strict=True)))
+    return made if var is None else var.sliced(made)
 
 
 # ── tensor[...] ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -206,7 +213,7 @@ class _Bounds:
 
     def __init__(self) -> None:
         self.vectors: tuple[list[_Part], list[_Part], list[_Part]] = ([], [], [])
-        self.masks = dict.fromkeys(_MASKS, 0)
+        self.masks = dict.fromkeys(MASKS, 0)
 
     def add(self, item: Any) -> None:
         # In every mask, an item has the bit of its position.

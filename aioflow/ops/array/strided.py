@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aioflow.errors import InvalidArgumentError
 from aioflow.graph.shapes import Dims, format_dims
 
 IndexItem: TypeAlias = slice | int | EllipsisType | None
+
+MASKS: Final = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+MASK_ATTRS: Final = [f"{mask}: int = 0" for mask in MASKS]
 
 
 def strided_index(

@@ -15,6 +15,7 @@ from aioflow.graph.shapes import Dims, format_dims, is_compatible, merge_dims, n
 from aioflow.graph.traits import WRITING, Effect, Memory, bookkeeping, handle, state_change, state_read
 from aioflow.ops import rows
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
+from aioflow.ops.array.strided import MASK_ATTRS
 from aioflow.ops.core import origin
 
 
@@ -266,6 +267,14 @@ for _mode in ("Update", "Add", "Sub", "Min", "Max"):
         traits=state_change(),
     )
 
+define_op(
+    "ResourceStridedSliceAssign",
+    "ref: resource, begin: Index, end: Index, strides: Index, value: T",
+    "",
+    ["T: type", "Index: {index}", *MASK_ATTRS],
+    traits=state_change(),
+)
+
 not_differentiable(
     "VarHandleOp",
     "AssignVariableOp",
@@ -275,6 +284,7 @@ not_differentiable(
     "VariableShape",
     "DestroyResourceOp",
     "ResourceCountUpTo",
+    "ResourceStridedSliceAssign",
     *(f"ResourceScatter{mode}" for mode in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")),
     *(f"ResourceScatterNd{mode}" for mode in ("Update", "Add", "Sub", "Min", "Max")),
 )

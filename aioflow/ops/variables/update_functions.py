@@ -10,12 +10,15 @@ from typing import Any
 from aioflow.errors import DTypeError
 from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import TensorLike, convert_to_tensor
+from aioflow.ops.scoping import name_scope
+from aioflow.ops.variables.updates import batch_positions
 from aioflow.ops.variables.variable import Variable
 
 __all__ = [
     "assign",
     "assign_add",
     "assign_sub",
+    "batch_scatter_update",
     "count_up_to",
     "is_variable_initialized",
     "scatter_add",
@@ -158,6 +161,26 @@ def scatter_max(
 ) -> Variable:
     """Set the rows `ref[indices] = max(ref[indices], updates)`. Shapes and errors as in `scatter_update`."""
     return _scatter("ResourceScatterMax", ref, indices, updates, name)
+
+
+def batch_scatter_update(
+    ref: Variable, indices: TensorLike, updates: TensorLike, use_locking: bool = True, name: str | None = None
+) -> Variable:
+    """Set rows within each batch: `ref[i, …, indices[i, …, j]] = updates[i, …, j]`.
+
+    Args:
+        ref: A Variable, or the tensor of its value.
+        indices: int32 or int64; all dimensions but the last are the batch dimensions of `ref`.
+        updates: indices.shape + ref.shape[rank of indices:].
+        use_locking: Ignored: updates are atomic.
+        name: Name of the scope of the nodes.
+
+    Raises:
+        InvalidArgumentError: an index is out of bounds, the shapes do not fit, or the rank of `indices` is unknown.
+    """
+    with name_scope(name, "batch_scatter_update"):
+        positions = batch_positions(convert_to_tensor(indices))
+        return _variable(ref).scatter_nd_update(positions, updates)
 
 
 def scatter_nd_update(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import Final, Generic, Literal, TypeVar, overload
 
-from aioflow.errors import DTypeError, OpError
+from aioflow.errors import DTypeError, InvalidArgumentError, OpError
 from aioflow.graph.dtypes import resource
 from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.shapes import Dims, common_dims
-from aioflow.ops.apply import TensorLike, output_specs
+from aioflow.ops.apply import TensorLike, constant, make, output_specs
 from aioflow.ops.importer import by_name
 from aioflow.ops.variables.operators import TensorOperators
 
@@ -150,9 +150,43 @@ class Updates(TensorOperators, Generic[VariableT]):
         """Update the slices `self[indices[i]] -= updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdSub", indices, updates, name)
 
+    def scatter_nd_max(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
+        """Set the slices `self[indices[i]] = max(self[indices[i]], updates[i])`; each index is a vector."""
+        return self.scatter_rows("ResourceScatterNdMax", indices, updates, name)
+
+    def scatter_nd_min(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
+        """Set the slices `self[indices[i]] = min(self[indices[i]], updates[i])`; each index is a vector."""
+        return self.scatter_rows("ResourceScatterNdMin", indices, updates, name)
+
     def scatter_nd_update(self, indices: TensorLike, updates: TensorLike, name: str | None = None) -> VariableT:
         """Set the slices `self[indices[i]] = updates[i]`, where each index is a vector for the first k axes."""
         return self.scatter_rows("ResourceScatterNdUpdate", indices, updates, name)
+
+    def batch_scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> VariableT:
+        """Set rows within each batch: see `aioflow.batch_scatter_update`."""
+        if not isinstance(sparse_delta, IndexedSlices):
+            raise DTypeError("a sparse update needs IndexedSlices", expected="IndexedSlices", actual=repr(sparse_delta))
+        indices = batch_positions(sparse_delta.indices)
+        return self.scatter_rows("ResourceScatterNdUpdate", indices, sparse_delta.values, name)
+
+
+def batch_positions(indices: Tensor) -> Tensor:
+    """Return index vectors: the position in each batch dimension, which are all but the last, followed by the index.
+
+    Raises:
+        InvalidArgumentError: the rank of the indices is unknown.
+    """
+    if indices.dims is None:
+        raise InvalidArgumentError("the indices have an unknown rank", expected="a known rank", actual=repr(indices))
+    shape, rank = make("Shape", indices), len(indices.dims)
+    columns = [indices]
+    for axis in range(rank - 1):
+        along = make("Range", constant(0), shape[axis], constant(1))
+        alone = make("Reshape", along, [-1 if i == axis else 1 for i in range(rank)])
+        columns.insert(axis, make("BroadcastTo", make("Cast", alone, DstT=indices.dtype), shape))
+    return make("Pack", columns, axis=rank)
 
 
 # ── shape inference after a variable is assigned a value of a different shape ─────────────────────────────────────────

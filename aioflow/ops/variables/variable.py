@@ -7,7 +7,7 @@ tensor, a variable is its cached read; under open control dependencies, it is a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,11 +21,13 @@ from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Operation, Tensor
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.signature.attributes import Attrs
+from aioflow.graph.tensor_like import IndexLike
 from aioflow.ops.apply import TensorLike, convert_to_tensor, make, make_op, register_tensor_conversion_function
 from aioflow.ops.core import identity
 from aioflow.ops.variables import slices
 from aioflow.ops.variables.initial_values import guarded
 from aioflow.ops.variables.replicas import VariableAggregation, VariableSynchronization
+from aioflow.ops.variables.sliced import VariableSlice
 from aioflow.ops.variables.state import convert_indices
 from aioflow.ops.variables.stored import StoredVariable, find_stored
 from aioflow.ops.variables.stored import variable_def as definition_of
@@ -434,6 +436,23 @@ class Variable(Updates["Variable"]):
                 op = make_op(op_type, self._handle, rows, tensor, name=name)
             return self.after(op)
 
+    def __getitem__(self, key: IndexLike) -> VariableSlice[Variable]:
+        """Return a slice of the value, as of a tensor. It can be assigned to: `v[1:3].assign(rows)`."""
+        return self.sliced(self._operate("getitem", key))
+
+    def sliced(self, part: Tensor) -> VariableSlice[Variable]:
+        """Return a slice of the value with a method that assigns to it."""
+        return VariableSlice(part, self)
+
+    def assign_slice(self, bounds: Sequence[Tensor], value: TensorLike, name: str | None, masks: Attrs) -> Variable:
+        """Set the strided slice with these bounds and masks: see `VariableSlice.assign`."""
+        graph = self.graph
+        with graph.as_default():
+            tensor = self._fitting(value)
+            with graph.colocate_with(self._handle.op):
+                op = make_op("ResourceStridedSliceAssign", self._handle, *bounds, tensor, name=name, **masks)
+            return self.after(op)
+
 
 class UpdatedVariable(Variable):
     """A variable in its state after an update: `op` is the update, and reads and further updates wait for it."""
@@ -484,6 +503,11 @@ class UpdatedVariable(Variable):
         """Update after the previous update, like `Variable.scatter_rows`."""
         with self._waiting():
             return super().scatter_rows(op_type, indices, updates, name)
+
+    def assign_slice(self, bounds: Sequence[Tensor], value: TensorLike, name: str | None, masks: Attrs) -> Variable:
+        """Update after the previous update, like `Variable.assign_slice`."""
+        with self._waiting():
+            return super().assign_slice(bounds, value, name, masks)
 
     def after(self, update: Operation) -> Variable:
         """Return the variable in its state after one more update."""
