@@ -230,8 +230,8 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.variables.scope": "AUTO_REUSE VariableScope get_variable_scope variable_op_scope variable_scope",
         "aioflow.ops.variables.update_functions": (
             "assign assign_add assign_sub batch_scatter_update count_up_to is_variable_initialized scatter_add "
-            "scatter_div scatter_max scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update scatter_sub "
-            "scatter_update"
+            "scatter_div scatter_max scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update "
+            "scatter_sub scatter_update"
         ),
         "aioflow.ops.variables.variable": "Variable",
     }

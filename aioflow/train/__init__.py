@@ -26,6 +26,7 @@ if _TYPE_CHECKING:
     from aioflow.train.batching import shuffle_batch_join as shuffle_batch_join
     from aioflow.train.checkpoint_state import CheckpointReader as CheckpointReader
     from aioflow.train.checkpoint_state import CheckpointState as CheckpointState
+    from aioflow.train.checkpoint_state import NewCheckpointReader as NewCheckpointReader
     from aioflow.train.checkpoint_state import checkpoint_exists as checkpoint_exists
     from aioflow.train.checkpoint_state import get_checkpoint_mtimes as get_checkpoint_mtimes
     from aioflow.train.checkpoint_state import get_checkpoint_state as get_checkpoint_state
@@ -62,6 +63,7 @@ if _TYPE_CHECKING:
     from aioflow.train.gradient_accumulation import GradientAccumulationOptimizer as GradientAccumulationOptimizer
     from aioflow.train.graph_io import read_graph as read_graph
     from aioflow.train.graph_io import write_graph as write_graph
+    from aioflow.train.initial_checkpoint import init_from_checkpoint as init_from_checkpoint
     from aioflow.train.input import input_producer as input_producer
     from aioflow.train.input import limit_epochs as limit_epochs
     from aioflow.train.input import match_filenames_once as match_filenames_once
@@ -127,6 +129,7 @@ __all__ = [
     "MonitoredTrainingSession",
     "NanLossDuringTrainingError",
     "NanTensorHook",
+    "NewCheckpointReader",
     "Optimizer",
     "PendingCheckpoint",
     "ProfilerHook",
@@ -172,6 +175,7 @@ __all__ = [
     "get_or_create_global_step",
     "global_step",
     "import_meta_graph",
+    "init_from_checkpoint",
     "input_producer",
     "inverse_time_decay",
     "latest_checkpoint",
@@ -220,8 +224,8 @@ _load_later(
                 "shuffle_batch shuffle_batch_join"
             ),
             "aioflow.train.checkpoint_state": (
-                "CheckpointReader CheckpointState checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
-                "latest_checkpoint list_variables load_checkpoint load_variable remove_checkpoint "
+                "CheckpointReader CheckpointState NewCheckpointReader checkpoint_exists get_checkpoint_mtimes "
+                "get_checkpoint_state latest_checkpoint list_variables load_checkpoint load_variable remove_checkpoint "
                 "update_checkpoint_state"
             ),
             "aioflow.train.coordinator": "Coordinator",
@@ -238,6 +242,7 @@ _load_later(
             ),
             "aioflow.train.gradient_accumulation": "GradientAccumulationOptimizer",
             "aioflow.train.graph_io": "read_graph write_graph",
+            "aioflow.train.initial_checkpoint": "init_from_checkpoint",
             "aioflow.train.input": (
                 "input_producer limit_epochs match_filenames_once range_input_producer slice_input_producer "
                 "string_input_producer"

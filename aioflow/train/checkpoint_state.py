@@ -183,6 +183,11 @@ def load_checkpoint(ckpt_dir_or_file: str | Path) -> CheckpointReader:
     return CheckpointReader(text)
 
 
+def NewCheckpointReader(filepattern: str | Path) -> CheckpointReader:
+    """Return a reader of the checkpoint with this prefix. Errors are those of `load_checkpoint`."""
+    return CheckpointReader(os.fspath(filepattern))
+
+
 def list_variables(ckpt_dir_or_file: str | Path) -> list[tuple[str, list[int]]]:
     """Return the name and shape of each tensor of a checkpoint, sorted by name."""
     reader = load_checkpoint(ckpt_dir_or_file)

@@ -155,3 +155,36 @@ def test_reader_has_the_methods_of_tensorflow(prefix: str) -> None:
         np.testing.assert_array_equal(found, expected)
     with pytest.raises(af.errors.NotFoundError, match="nothing"):
         ours.get_tensor("nothing")
+
+
+async def test_variables_initialized_from_a_checkpoint(tmp_path: Path) -> None:
+    expected = _saved_by_tensorflow(tmp_path / "model", 2)
+    maps: list[Any] = [{"scope/": "new/"}, {"/": "deep/"}, {"parts": "whole", "scope/scalar": "new/scalar"}]
+    for pairs in maps:
+        found: list[Any] = []
+        scope = "scope/" if "/" in pairs else ""
+        for m in (v1, af):
+            with m.Graph().as_default():
+                target = next(iter(pairs.values()))
+                names = (
+                    [f"{target}{scope}{n}" for n in ("scalar", "float32")] if target.endswith("/") else ["new/scalar"]
+                )
+                made = [
+                    m.get_variable(n, (2, 3) if n.endswith("32") else (), initializer=m.zeros_initializer())
+                    for n in names
+                ]
+                whole = m.get_variable("whole", (10, 4), partitioner=m.fixed_size_partitioner(3))
+                m.train.init_from_checkpoint(str(tmp_path / "model"), pairs)
+                fetches = [*made, m.convert_to_tensor(whole)] if "parts" in pairs else made
+                if m is v1:
+                    with m.Session() as session:
+                        session.run(m.global_variables_initializer())
+                        found.append(session.run(fetches))
+                else:
+                    async with m.Session() as session:
+                        await session.run(m.global_variables_initializer())
+                        found.append(await session.run(fetches))
+        assert len(found[0]) == len(found[1])
+        for theirs, ours in zip(*found, strict=True):
+            np.testing.assert_array_equal(theirs, ours)
+    assert expected

@@ -417,6 +417,13 @@ class Variable(Updates["Variable"]):
             before = make("ResourceCountUpTo", self._handle, limit=limit, T=self._dtype, name=name)
         return before
 
+    def initialize_from(self, value: Tensor) -> None:
+        """Replace the initial value by `value`, also in the initializer."""
+        value.set_shape(self.dims)
+        with self.graph.as_default(), self.graph.control_dependencies(None), self.graph.colocate_with(self._handle.op):
+            self._initializer = make_op("AssignVariableOp", self._handle, value, name=f"{value.op.name}/Assign")
+        self._initial_value = value
+
     async def load(self, value: TensorLike, session: StepRunner | None = None) -> None:
         """Set the variable to `value` in `session`, or in the default session, without a new node."""
         # The feed takes the place of the initial value.
