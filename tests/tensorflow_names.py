@@ -1341,6 +1341,7 @@ enable_mixed_precision_graph_rewrite(opt, loss_scale)
 """,
     "train": """
 AdadeltaOptimizer(learning_rate, rho, epsilon, use_locking, name)
+AdagradDAOptimizer(learning_rate, global_step, initial_gradient_squared_accumulator_value, l1_regularization_strength, l2_regularization_strength, use_locking, name)
 AdagradOptimizer(learning_rate, initial_accumulator_value, use_locking, name)
 AdamOptimizer(learning_rate, beta1, beta2, epsilon, use_locking, name, use_own_namescope_for_non_slot_vars)
 add_queue_runner(qr, collection)

@@ -13,6 +13,7 @@ if _TYPE_CHECKING:
     from aioflow.observe.event_log import summary_iterator as summary_iterator
     from aioflow.protos.classes import SaverDef as SaverDef
     from aioflow.train.adagrad import AdadeltaOptimizer as AdadeltaOptimizer
+    from aioflow.train.adagrad import AdagradDAOptimizer as AdagradDAOptimizer
     from aioflow.train.adagrad import AdagradOptimizer as AdagradOptimizer
     from aioflow.train.adagrad import ProximalAdagradOptimizer as ProximalAdagradOptimizer
     from aioflow.train.background_saver import BackgroundSaver as BackgroundSaver
@@ -95,6 +96,7 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "AdadeltaOptimizer",
+    "AdagradDAOptimizer",
     "AdagradOptimizer",
     "AdamOptimizer",
     "BackgroundSaver",
@@ -217,7 +219,7 @@ _load_later(
             "aioflow.net.server": "Server",
             "aioflow.observe.event_log": "summary_iterator",
             "aioflow.protos.classes": "SaverDef",
-            "aioflow.train.adagrad": "AdadeltaOptimizer AdagradOptimizer ProximalAdagradOptimizer",
+            "aioflow.train.adagrad": "AdadeltaOptimizer AdagradDAOptimizer AdagradOptimizer ProximalAdagradOptimizer",
             "aioflow.train.background_saver": "BackgroundSaver",
             "aioflow.train.batching": (
                 "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch maybe_shuffle_batch_join "

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aioflow.graph.graph import Operation, Tensor
-from aioflow.ops.apply import make_op
+from aioflow.ops.apply import TensorLike, make, make_op
+from aioflow.ops.sparse.tensor import int64_tensor
 from aioflow.ops.variables.variable import Variable
 from aioflow.train.optimizer import Optimizer, Setting, cast_to, require, setting
 
@@ -57,6 +58,61 @@ class AdagradOptimizer(Optimizer):
             indices,
             use_locking=self._use_locking,
         )
+
+
+class AdagradDAOptimizer(Optimizer):
+    """Adagrad with dual averaging, for sparse linear models (Duchi et al. 2011, section 5).
+
+    From the sums G of the gradients and Q of their squares, after `step` steps:
+    var = -learning_rate · sign(G) · max(|G| - l1 · step, 0) / (l2 · step · learning_rate + √Q).
+
+    Args:
+        learning_rate: A number, a scalar tensor, or a callable that makes one.
+        global_step: The variable, or int64 tensor, that counts the steps.
+        initial_gradient_squared_accumulator_value: Initial value of Q, above 0.
+        l1_regularization_strength, l2_regularization_strength: Numbers or scalar tensors.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Setting,
+        global_step: TensorLike,
+        initial_gradient_squared_accumulator_value: float = 0.1,
+        l1_regularization_strength: Setting = 0.0,
+        l2_regularization_strength: Setting = 0.0,
+        use_locking: bool = False,
+        name: str = "AdagradDA",
+    ) -> None:
+        start = initial_gradient_squared_accumulator_value
+        require(start > 0, "initial_gradient_squared_accumulator_value", "> 0", start)
+        super().__init__(use_locking, name)
+        self._learning_rate, self._global_step, self._start = learning_rate, global_step, start
+        self._l1, self._l2 = l1_regularization_strength, l2_regularization_strength
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for v in var_list:
+            self._zeros_slot(v, "gradient_accumulator", self._name)
+            self._filled_slot(v, self._start, "gradient_squared_accumulator", self._name)
+
+    def _prepare(self) -> None:
+        self._settings = [
+            setting(self._learning_rate, "learning_rate"),
+            setting(self._l1, "l1_regularization_strength"),
+            setting(self._l2, "l2_regularization_strength"),
+        ]
+        self._step = make("AddV2", int64_tensor(self._global_step), 1)
+
+    def _inputs(self, handle: Variable, grad: Tensor, *indices: Tensor) -> list[Tensor]:
+        slots = [self._slots[n][handle.handle].handle for n in ("gradient_accumulator", "gradient_squared_accumulator")]
+        settings = [cast_to(t, grad.dtype) for t in self._settings]
+        return [handle.handle, *slots, grad, *indices, *settings, self._step]
+
+    def _resource_apply_dense(self, grad: Tensor, handle: Variable) -> Operation:
+        return make_op("ResourceApplyAdagradDA", *self._inputs(handle, grad), use_locking=self._use_locking)
+
+    def _resource_apply_sparse(self, grad: Tensor, handle: Variable, indices: Tensor) -> Operation:
+        inputs = self._inputs(handle, grad, indices)
+        return make_op("ResourceSparseApplyAdagradDA", *inputs, use_locking=self._use_locking)
 
 
 class ProximalAdagradOptimizer(Optimizer):

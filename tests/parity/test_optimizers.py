@@ -72,6 +72,14 @@ OPTIMIZERS = {
     "momentum": lambda t: t.MomentumOptimizer(0.02, 0.9),
     "nesterov": lambda t: t.MomentumOptimizer(0.02, 0.9, use_nesterov=True),
     "adagrad": lambda t: t.AdagradOptimizer(0.3),
+    "adagrad_da": lambda t: t.AdagradDAOptimizer(0.3, t.get_or_create_global_step()),
+    "adagrad_da_regularized": lambda t: t.AdagradDAOptimizer(
+        0.3,
+        t.get_or_create_global_step(),
+        initial_gradient_squared_accumulator_value=0.2,
+        l1_regularization_strength=0.05,
+        l2_regularization_strength=0.1,
+    ),
     "adadelta": lambda t: t.AdadeltaOptimizer(1.0, rho=0.9, epsilon=1e-6),
     "adam": lambda t: t.AdamOptimizer(0.1),
     "adam_epsilon": lambda t: t.AdamOptimizer(lambda: 0.1, beta1=0.5, beta2=0.8, epsilon=0.1),
@@ -182,6 +190,7 @@ def test_constraints_follow_the_update(tf: Any) -> None:
 
 SETTINGS = {
     "alpha": 0.1,
+    "global_step": 3,
     "lr": 0.1,
     "l1": 0.05,
     "l2": 0.02,
@@ -200,7 +209,7 @@ UPDATES = sorted(d.name for d in OPS if d.name.startswith(("ResourceApply", "Res
 
 def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any:
     inputs = [a.name for a in OPS.get(op).inputs]
-    handles = [a.name for a in OPS.get(op).inputs if a.type_attr is None]
+    handles = [a.name for a in OPS.get(op).inputs if a.dtype is aioflow.resource]
 
     def scenario(m: Any, system: Any) -> Any:
         rng = np.random.default_rng(11)
@@ -208,7 +217,7 @@ def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any
             n: m.Variable(m.constant(rng.uniform(0.1, 1.0, shape), dtype), name=n, use_resource=True) for n in handles
         }
         rows = shape if indices is None else (len(indices), *shape[1:])
-        given = {n: m.constant(SETTINGS[n], dtype) for n in inputs if n in SETTINGS}
+        given = {n: m.constant(SETTINGS[n], "int64" if n == "global_step" else dtype) for n in inputs if n in SETTINGS}
         given.update({n: v.handle for n, v in variables.items()})
         given["grad" if "grad" in inputs else "delta"] = m.constant(rng.standard_normal(rows), dtype)
         if indices is not None:
@@ -227,7 +236,7 @@ def one_update(op: Any, dtype: Any, shape: Any, indices: Any, attrs: Any) -> Any
 
 def in_tensorflow(op: Any, dtype: Any) -> Any:
     """Return whether TensorFlow has a CPU kernel of that dtype."""
-    if "Proximal" in op:
+    if "Proximal" in op or "AdagradDA" in op:
         return dtype in ("float32", "float64")
     return dtype != "bfloat16" or not (op == "ResourceApplyAdaMax" or ("Sparse" in op and "RMSProp" in op))
 

@@ -43,6 +43,7 @@ ALL: dict[str, Callable[[], Optimizer]] = {
     "GradientDescent": lambda: aioflow.train.GradientDescentOptimizer(0.1),
     "Momentum": lambda: aioflow.train.MomentumOptimizer(0.1, 0.9),
     "Adagrad": lambda: aioflow.train.AdagradOptimizer(0.1),
+    "AdagradDA": lambda: aioflow.train.AdagradDAOptimizer(0.1, aioflow.train.get_or_create_global_step()),
     "Adadelta": lambda: aioflow.train.AdadeltaOptimizer(1.0),
     "Adam": lambda: aioflow.train.AdamOptimizer(0.1),
     "RMSProp": lambda: aioflow.train.RMSPropOptimizer(0.1, centered=True),
@@ -56,7 +57,7 @@ ALL: dict[str, Callable[[], Optimizer]] = {
 def test_names_slots_and_the_global_step(name: str) -> None:
     w = aioflow.Variable([1.0, -2.0], name="layer/w")
     optimizer = ALL[name]()
-    step = aioflow.train.create_global_step()
+    step = aioflow.train.get_or_create_global_step()
     train = optimizer.minimize(quadratic(w), global_step=step)
     assert train.name == optimizer.get_name() == name
     slots: list[Any] = [optimizer.get_slot(w, n) for n in optimizer.get_slot_names()]
@@ -139,6 +140,7 @@ def test_optimizers_reject_invalid_arguments() -> None:
     "make",
     [
         lambda t: t.AdagradOptimizer(0.1, initial_accumulator_value=0.0),
+        lambda t: t.AdagradDAOptimizer(0.1, 0, initial_gradient_squared_accumulator_value=0.0),
         lambda t: t.ProximalAdagradOptimizer(0.1, initial_accumulator_value=-1.0),
         lambda t: t.ProximalAdagradOptimizer(0.1, l1_regularization_strength=-1.0),
         lambda t: t.ProximalGradientDescentOptimizer(0.1, l2_regularization_strength=-1.0),

@@ -79,6 +79,23 @@ def _adagrad(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalar
     xp.subtract(v[0], s[0], o[0])
 
 
+def _adagrad_da(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
+    """Apply G += g; Q += g²; var = -lr·sign(G)·max(|G| - l1·step, 0) / (l2·step·lr + √Q)."""
+    xp.add(v[1], g, o[1])
+    _accumulate_square(xp, v[2], o[2], g, s[0])
+    s[0][...] = o[1]
+    _shrink(xp, s[0], s[1], h["threshold"])
+    xp.multiply(s[0], h["negative_lr"], s[0])
+    xp.sqrt(o[2], s[1])
+    xp.add(s[1], h["decay"], s[1])
+    xp.divide(s[0], s[1], o[0])
+
+
+def _adagrad_da_scalars(xp: Namespace, h: Scalars) -> dict[str, Any]:
+    step = h["global_step"].astype(h["lr"].dtype)
+    return {**h, "threshold": h["l1"] * step, "decay": h["l2"] * step * h["lr"], "negative_lr": -h["lr"]}
+
+
 def _adadelta(xp: Namespace, v: Arrays, o: Arrays, g: Array, s: Arrays, h: Scalars) -> None:
     """Apply Adadelta.
 
@@ -334,6 +351,7 @@ RULES: Final[Mapping[str, UpdateRule]] = {
     "Adagrad": UpdateRule(_adagrad, 1),
     "AdagradV2": UpdateRule(_adagrad, 1),
     "ProximalAdagrad": UpdateRule(_proximal_adagrad, 3, _proximal_adagrad_scalars),
+    "AdagradDA": UpdateRule(_adagrad_da, 2, _adagrad_da_scalars),
     "Adadelta": UpdateRule(_adadelta, 2, _rho_scalars),
     "Adam": UpdateRule(_adam, 2, _adam_scalars, of_rows=False),
     "AdamWithAmsgrad": UpdateRule(_amsgrad, 1, _adam_scalars, of_rows=False),

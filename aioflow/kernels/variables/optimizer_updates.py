@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aioflow.errors import DTypeError, InvalidArgumentError
+from aioflow.graph.dtypes import resource
 from aioflow.graph.opdef import OPS
 from aioflow.graph.shapes import format_dims
 from aioflow.kernels.array.scatter import repeats
@@ -179,7 +180,7 @@ def _bind(rule: UpdateRule, made: Callable[[Binding], Passes], binding: Binding)
     """Return the body for one node. The op's signature tells variables, gradient, indices and scalars apart."""
     xp, on_host, passes = binding.xp, binding.is_host, made(binding)
     inputs = OPS.get(binding.op_type).inputs
-    handles = sum(arg.type_attr is None for arg in inputs)  # the variables come first in every signature
+    handles = sum(arg.dtype is resource for arg in inputs)  # the variables come first in every signature
     position = {arg.name: i for i, arg in enumerate(inputs)}
     gradient_at = position.get("grad", position.get("delta", 0))
     indices_at = position.get("indices")

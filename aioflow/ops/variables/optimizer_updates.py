@@ -26,6 +26,11 @@ _OPS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("ApplyAdagrad", "*var, *accum, lr: T, grad: T", ("update_slots: bool = True",)),
     ("ApplyAdagradV2", "*var, *accum, lr: T, epsilon: T, grad: T", ("update_slots: bool = True",)),
     ("ApplyProximalAdagrad", "*var, *accum, lr: T, l1: T, l2: T, grad: T", ()),
+    (
+        "ApplyAdagradDA",
+        "*var, *gradient_accumulator, *gradient_squared_accumulator, grad: T, lr: T, l1: T, l2: T, global_step: int64",
+        (),
+    ),
     ("ApplyAdadelta", "*var, *accum, *accum_update, lr: T, rho: T, epsilon: T, grad: T", ()),
     ("ApplyAdam", f"*var, *m, *v, {_ADAM}, grad: T", ("use_nesterov: bool = False",)),
     ("ApplyAdamWithAmsgrad", f"*var, *m, *v, *vhat, {_ADAM}, grad: T", ()),
@@ -55,6 +60,12 @@ _OPS: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
         ("update_slots: bool = True",),
     ),
     ("SparseApplyProximalAdagrad", "*var, *accum, lr: T, l1: T, l2: T, grad: T, indices: Tindices", ()),
+    (
+        "SparseApplyAdagradDA",
+        "*var, *gradient_accumulator, *gradient_squared_accumulator, grad: T, indices: Tindices, lr: T, l1: T, l2: T, "
+        "global_step: int64",
+        (),
+    ),
     (
         "SparseApplyAdadelta",
         "*var, *accum, *accum_update, lr: T, rho: T, epsilon: T, grad: T, indices: Tindices",
@@ -89,7 +100,7 @@ def _check_shapes(ctx: ShapeContext) -> list[Dims]:
     for tensor in ctx.tensors:
         if tensor.dtype is dtypes.resource:
             variable = merge_dims(variable, handle_dims(tensor))
-    names = [arg.name for arg in ctx.op_def.inputs if arg.type_attr == "T"]
+    names = [arg.name for arg in ctx.op_def.inputs if arg.type_attr == "T" or arg.name == "global_step"]
     for name in names:
         if name not in ("grad", "delta"):
             ctx.require_rank(name, 0)
