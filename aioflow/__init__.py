@@ -66,6 +66,8 @@ if _TYPE_CHECKING:
     from aioflow.config import TraceLevel as TraceLevel
     from aioflow.dtypes import *
     from aioflow.errors import OpError as OpError
+    from aioflow.formats.tensor_messages import make_ndarray as make_ndarray
+    from aioflow.formats.tensor_messages import make_tensor_proto as make_tensor_proto
     from aioflow.graph.default_graph import get_default_graph as get_default_graph
     from aioflow.graph.default_graph import reset_default_graph as reset_default_graph
     from aioflow.graph.device_spec import DeviceSpec as DeviceSpec
@@ -90,6 +92,7 @@ if _TYPE_CHECKING:
         convert_to_tensor_or_indexed_slices as convert_to_tensor_or_indexed_slices,
     )
     from aioflow.ops.transfer import compressed as compressed
+    from aioflow.protos.classes import AttrValue as AttrValue
     from aioflow.protos.classes import ConfigProto as ConfigProto
     from aioflow.protos.classes import Event as Event
     from aioflow.protos.classes import GPUOptions as GPUOptions
@@ -97,10 +100,12 @@ if _TYPE_CHECKING:
     from aioflow.protos.classes import HistogramProto as HistogramProto
     from aioflow.protos.classes import LogMessage as LogMessage
     from aioflow.protos.classes import MetaGraphDef as MetaGraphDef
+    from aioflow.protos.classes import NameAttrList as NameAttrList
     from aioflow.protos.classes import OptimizerOptions as OptimizerOptions
     from aioflow.protos.classes import SessionLog as SessionLog
     from aioflow.protos.classes import Summary as Summary
     from aioflow.protos.classes import SummaryMetadata as SummaryMetadata
+    from aioflow.protos.classes import TensorInfo as TensorInfo
     from aioflow.runtime.device_list import DeviceAttributes as DeviceAttributes
     from aioflow.runtime.device_list import list_devices as list_devices
     from aioflow.runtime.stats import RunMetadata as RunMetadata
@@ -166,6 +171,7 @@ _LATER = {
             "aioflow.errors": "OpError",
             "aioflow.graph.default_graph": "get_default_graph reset_default_graph",
             "aioflow.graph.device_spec": "DeviceSpec",
+            "aioflow.formats.tensor_messages": "make_ndarray make_tensor_proto",
             "aioflow.graph.graph": "Graph GraphKeys Operation Tensor",
             "aioflow.graph.graphdef": "GraphDef NodeDef",
             "aioflow.graph.indexed_slices": "IndexedSlices",
@@ -176,8 +182,8 @@ _LATER = {
             "aioflow.ops.sparse.indexed_slices": "convert_to_tensor_or_indexed_slices",
             "aioflow.ops.transfer": "compressed",
             "aioflow.protos.classes": (
-                "ConfigProto Event GPUOptions GraphOptions HistogramProto LogMessage MetaGraphDef OptimizerOptions "
-                "SessionLog Summary SummaryMetadata"
+                "AttrValue ConfigProto Event GPUOptions GraphOptions HistogramProto LogMessage MetaGraphDef "
+                "NameAttrList OptimizerOptions SessionLog Summary SummaryMetadata TensorInfo"
             ),
             "aioflow.runtime.device_list": "DeviceAttributes list_devices",
             "aioflow.runtime.stats": "RunMetadata",

@@ -189,6 +189,7 @@ half
 hessians(ys, xs, name, colocate_gradients_with_ops, gate_gradients, aggregation_method)
 histogram_fixed_width(values, value_range, nbins, dtype, name)
 histogram_fixed_width_bins(values, value_range, nbins, dtype, name)
+AttrValue
 HistogramProto
 identity(input, name)
 identity_n(input, name)
@@ -234,6 +235,8 @@ logical_not(x, name)
 logical_or(x, y, name)
 logical_xor(x, y, name)
 LogMessage
+make_ndarray(tensor)
+make_tensor_proto(values, dtype, shape, verify_shape, allow_broadcast)
 map_fn(fn, elems, dtype, parallel_iterations, back_prop, swap_memory, infer_shape, name, fn_output_signature)
 matching_files(pattern, name)
 matmul(a, b, transpose_a, transpose_b, adjoint_a, adjoint_b, a_is_sparse, b_is_sparse, output_type, grad_a,
@@ -250,6 +253,7 @@ matrix_triangular_solve(matrix, rhs, lower, adjoint, name)
 maximum(x, y, name)
 meshgrid
 MetaGraphDef
+NameAttrList
 min_max_variable_partitioner(max_partitions, axis, min_slice_size, bytes_per_string_element)
 minimum(x, y, name)
 mod(x, y, name)
@@ -432,6 +436,7 @@ substr(input, pos, len, name, unit)
 subtract(x, y, name)
 Summary
 SummaryMetadata
+TensorInfo
 svd(tensor, full_matrices, compute_uv, name)
 switch_case(branch_index, branch_fns, default, name)
 tables_initializer(name)

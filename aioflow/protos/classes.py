@@ -11,6 +11,7 @@ def _public(name: str) -> Message:
     return made
 
 
+AttrValue: Message = _public("AttrValue")
 ConfigProto: Message = _public("ConfigProto")
 Event: Message = _public("Event")
 GPUOptions: Message = _public("GPUOptions")
@@ -18,10 +19,12 @@ GraphOptions: Message = _public("GraphOptions")
 HistogramProto: Message = _public("HistogramProto")
 LogMessage: Message = _public("LogMessage")
 MetaGraphDef: Message = _public("MetaGraphDef")
+NameAttrList: Message = _public("NameAttrList")
 OptimizerOptions: Message = _public("OptimizerOptions")
 SaverDef: Message = _public("SaverDef")
 SessionLog: Message = _public("SessionLog")
 Summary: Message = _public("Summary")
 SummaryDescription: Message = _public("SummaryDescription")
 SummaryMetadata: Message = _public("SummaryMetadata")
+TensorInfo: Message = _public("TensorInfo")
 TaggedRunMetadata: Message = _public("TaggedRunMetadata")
