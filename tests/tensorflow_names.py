@@ -236,6 +236,7 @@ logical_or(x, y, name)
 logical_xor(x, y, name)
 LogMessage
 make_ndarray(tensor)
+make_template(name_, func_, create_scope_now_, unique_name_, custom_getter_, **kwargs)
 make_tensor_proto(values, dtype, shape, verify_shape, allow_broadcast)
 map_fn(fn, elems, dtype, parallel_iterations, back_prop, swap_memory, infer_shape, name, fn_output_signature)
 matching_files(pattern, name)

@@ -79,6 +79,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.variables.partitioners import *
     from aioflow.ops.variables.replicas import *
     from aioflow.ops.variables.scope import *
+    from aioflow.ops.variables.template import *
     from aioflow.ops.variables.update_functions import *
     from aioflow.ops.variables.variable import *
 
@@ -228,6 +229,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         ),
         "aioflow.ops.variables.replicas": "VariableAggregation VariableSynchronization",
         "aioflow.ops.variables.scope": "AUTO_REUSE VariableScope get_variable_scope variable_op_scope variable_scope",
+        "aioflow.ops.variables.template": "make_template",
         "aioflow.ops.variables.update_functions": (
             "assign assign_add assign_sub batch_scatter_update count_up_to is_variable_initialized scatter_add "
             "scatter_div scatter_max scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update "
