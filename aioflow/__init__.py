@@ -24,6 +24,7 @@ if _TYPE_CHECKING:
     # The namespaces.
     from aioflow import app as app
     from aioflow import bitwise as bitwise
+    from aioflow import control_flow_ops as control_flow_ops
     from aioflow import debugging as debugging
     from aioflow import distributed as distributed
     from aioflow import dtypes as dtypes
@@ -120,6 +121,7 @@ if _TYPE_CHECKING:
 _NAMESPACES = [
     "app",
     "bitwise",
+    "control_flow_ops",
     "debugging",
     "distributed",
     "dtypes",

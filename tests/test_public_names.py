@@ -25,8 +25,8 @@ from tests.tensorflow_names import NAMES
 ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
-    "app", "bitwise", "debugging", "distributed", "dtypes", "errors", "extend", "flags", "gfile", "image",
-    "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses", "math", "metrics",
+    "app", "bitwise", "control_flow_ops", "debugging", "distributed", "dtypes", "errors", "extend", "flags", "gfile",
+    "image", "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses", "math", "metrics",
     "mixed_precision", "nn", "observe", "random", "raw_ops", "resource_loader", "saved", "signal", "sparse", "strings",
     "summary", "train", "traits", "typing", "web",
 }  # fmt: skip

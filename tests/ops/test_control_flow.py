@@ -346,12 +346,6 @@ def test_update_input_is_checked(graph: af.Graph) -> None:
     assert graph.mutations == before + 1
 
 
-def test_a_merge_made_by_hand_has_no_gradient(graph: af.Graph) -> None:
-    x = af.constant(1.0)
-    with pytest.raises(errors.UnimplementedError, match="Merge"):
-        af.gradients(raw_ops.Merge(inputs=[x, x]).output, x)
-
-
 @pytest.mark.parametrize(
     ("shapes", "expected"),
     [(((2, 3), (2, 3)), [2, 3]), (((2, 3), (4, 3)), [None, 3]), (((2, 3), (3,)), None), (((2,), None), None)],

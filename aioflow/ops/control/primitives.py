@@ -116,10 +116,14 @@ def _switch_grad(op: Operation, grad_false: Tensor | None, grad_true: Tensor | N
 
 
 @gradient("Merge")
-def _merge_grad(op: Operation, *grads: Tensor) -> list[Tensor]:
-    raise UnimplementedError(
-        "a Merge has a gradient only if `cond` made it", expected="a Merge made by cond", actual=op.name
-    ).at(op.name, op.type, op.source)
+def _merge_grad(op: Operation, grad: Tensor, _: Tensor) -> list[Tensor]:
+    """Pass the gradient to the input that was available. The gradients of the other inputs are dead."""
+    if any(t.op.op_def.traits.role in (Role.ENTER, Role.NEXT) for t in op.inputs):
+        raise UnimplementedError(
+            "the Merge of a loop made by hand has no gradient", expected="a loop made by while_loop", actual=op.name
+        ).at(op.name, op.type, op.source)
+    index = op.outputs[1]
+    return [make_list("Switch", grad, make("Equal", index, i))[1] for i in range(len(op.inputs))]
 
 
 @gradient("Enter", "Exit", takes_slices=True)
