@@ -33,9 +33,26 @@ meaning the class derives from it too, so that published code with `except Value
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self, overload
 
 __all__ = [
+    "ABORTED",
+    "ALREADY_EXISTS",
+    "CANCELLED",
+    "DATA_LOSS",
+    "DEADLINE_EXCEEDED",
+    "FAILED_PRECONDITION",
+    "INTERNAL",
+    "INVALID_ARGUMENT",
+    "NOT_FOUND",
+    "OK",
+    "OUT_OF_RANGE",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "UNAUTHENTICATED",
+    "UNAVAILABLE",
+    "UNIMPLEMENTED",
+    "UNKNOWN",
     "AbortedError",
     "AioflowError",
     "AlreadyExistsError",
@@ -62,6 +79,8 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "UnknownNameError",
+    "error_code_from_exception_type",
+    "exception_type_from_error_code",
 ]
 
 
@@ -84,8 +103,12 @@ class AioflowError(Exception):
 class OpError(AioflowError):
     """An error with a canonical code and, if known, the node that it belongs to.
 
+    Besides a message and keyword arguments, all classes accept TensorFlow's arguments:
+    `InvalidArgumentError(node_def, op, message)`, where the first two may be None.
+
     Attributes:
         message: The error, without the context below.
+        node_def, op: The definition of the node and the node, if they were passed.
         node: Name of the node, or None.
         op_type: Type of the node's op, or None.
         source: User's line that created the node, or None.
@@ -98,6 +121,7 @@ class OpError(AioflowError):
     code: ClassVar[int] = 2
     may_have_been_applied: bool = True
 
+    @overload
     def __init__(
         self,
         message: str,
@@ -107,19 +131,47 @@ class OpError(AioflowError):
         source: SourceLine | None = None,
         expected: Any = None,
         actual: Any = None,
+    ) -> None: ...
+
+    @overload
+    def __init__(self, node_def: Any, op: Any, message: str, error_code: int | None = None, *more: Any) -> None: ...
+
+    def __init__(
+        self,
+        *given: Any,
+        node: str | None = None,
+        op_type: str | None = None,
+        source: SourceLine | None = None,
+        expected: Any = None,
+        actual: Any = None,
+        **named: Any,
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message: str
+        self.node_def: Any = None
+        self.op: Any = None
+        self._code: int | None = None
+        if len(given) == 1 and not named:
+            self.message = given[0]
+        else:
+            self.node_def, self.op, self.message, self._code = _arguments_of_tensorflow(type(self), given, named)
+            node = node or getattr(self.op, "name", None) or getattr(self.node_def, "name", None)
+            op_type = op_type or getattr(self.op, "type", None) or getattr(self.node_def, "op", None)
+            source = source or getattr(self.op, "source", None)
+        super().__init__(self.message)
         self.node = node
         self.op_type = op_type
         self.source = source
         self.expected = expected
         self.actual = actual
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A node belongs to its graph, and neither can be pickled. The node's name, op and source line are kept.
+        return type(self), (self.message,), {**self.__dict__, "op": None, "node_def": None}
+
     @property
     def error_code(self) -> int:
         """The canonical status code, as in TensorFlow and gRPC."""
-        return self.code
+        return self.code if self._code is None else self._code
 
     def at(self, node: str | None, op_type: str, source: SourceLine | None) -> OpError:
         """Fill in the node if it is not known yet, and return self: the innermost node wins.
@@ -146,6 +198,22 @@ class OpError(AioflowError):
         if "may_have_been_applied" in self.__dict__:  # set on the instance: the step has been checked
             parts.append(f"  applied:  {'perhaps' if self.may_have_been_applied else 'no'}")
         return "\n".join(parts)
+
+
+def _arguments_of_tensorflow(
+    kind: type[OpError], given: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[Any, Any, str, int | None]:
+    """Return node_def, op, message and error_code, as TensorFlow's classes accept them."""
+    names = ("node_def", "op", "message", "error_code")
+    found = dict(zip(names, given, strict=False))
+    wrong = [name for name in named if name not in names or name in found]
+    found.update(named)
+    if wrong or "message" not in found or ("op" in found) != ("node_def" in found):
+        raise TypeError(
+            f"{kind.__name__} accepts (message, *, node, op_type, source, expected, actual) or TensorFlow's arguments "
+            f"(node_def, op, message), not {len(given)} positional arguments with the keywords {sorted(named)}"
+        )
+    return found.get("node_def"), found.get("op"), found["message"], found.get("error_code")
 
 
 class CancelledError(OpError):
@@ -294,3 +362,42 @@ class UnauthenticatedError(OpError):
     """The caller is not authenticated."""
 
     code = 16
+
+
+# ── codes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+OK: Final = 0
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+NOT_FOUND: Final = 5
+ALREADY_EXISTS: Final = 6
+PERMISSION_DENIED: Final = 7
+RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+ABORTED: Final = 10
+OUT_OF_RANGE: Final = 11
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+DATA_LOSS: Final = 15
+UNAUTHENTICATED: Final = 16
+
+# The class that defines a code; its subclasses inherit it.
+_CLASSES: Final[dict[int, type[OpError]]] = {
+    kind.code: kind for kind in OpError.__subclasses__() if "code" in vars(kind)
+}
+
+
+def exception_type_from_error_code(error_code: int) -> type[OpError]:
+    """Return the class of errors with this code. Raise NotFoundError, a KeyError, for a code without a class."""
+    kind = _CLASSES.get(error_code)
+    if kind is None:
+        raise NotFoundError("no class of errors has this code", expected=sorted(_CLASSES), actual=error_code)
+    return kind
+
+
+def error_code_from_exception_type(cls: type[BaseException]) -> int:
+    """Return the code of a class of errors; UNKNOWN for a class that is not aioflow's."""
+    return cls.code if issubclass(cls, OpError) else UNKNOWN

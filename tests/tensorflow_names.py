@@ -559,22 +559,41 @@ is_numeric_tensor(tensor)
 is_strictly_increasing(x, name)
 """,
     "errors": """
+ABORTED
 AbortedError
+ALREADY_EXISTS
 AlreadyExistsError
+CANCELLED
 CancelledError
+DATA_LOSS
 DataLossError
+DEADLINE_EXCEEDED
 DeadlineExceededError
+error_code_from_exception_type(cls)
+exception_type_from_error_code(error_code)
+FAILED_PRECONDITION
 FailedPreconditionError
+INTERNAL
 InternalError
+INVALID_ARGUMENT
 InvalidArgumentError
+NOT_FOUND
 NotFoundError
+OK
 OpError
+OUT_OF_RANGE
 OutOfRangeError
+PERMISSION_DENIED
 PermissionDeniedError
+RESOURCE_EXHAUSTED
 ResourceExhaustedError
+UNAUTHENTICATED
 UnauthenticatedError
+UNAVAILABLE
 UnavailableError
+UNIMPLEMENTED
 UnimplementedError
+UNKNOWN
 UnknownError
 """,
     "image": """

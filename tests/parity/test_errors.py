@@ -366,3 +366,24 @@ def test_except_clause_for_tensorflow_catches_errors_of_wrong_arguments(tf: Any,
             assert isinstance(ours, aioflow.OpError), told
         else:
             assert catches(tf, theirs, ours) or name in OTHER_KIND, told
+
+
+def test_classes_have_tensorflows_codes_and_arguments(tf: Any) -> None:
+    def described(errors: Any, name: str) -> Any:
+        kind = getattr(errors, name)
+        error = kind(None, None, "a message", 5) if name == "OpError" else kind(None, op=None, message="a message")
+        return error.message, error.error_code, error.op, error.node_def, str(error)
+
+    names = [name for name in dir(tf.errors) if name.endswith("Error")]
+    codes = [name for name in dir(tf.errors) if name.isupper()]
+    assert len(names) == len(codes) == 17
+    for name in names:
+        assert described(aioflow.errors, name) == described(tf.errors, name)
+    for name in codes:
+        code = getattr(tf.errors, name)
+        assert getattr(aioflow.errors, name) == code
+        if code:
+            theirs = tf.errors.exception_type_from_error_code(code)
+            ours = aioflow.errors.exception_type_from_error_code(code)
+            assert ours.__name__ == theirs.__name__
+            assert aioflow.errors.error_code_from_exception_type(ours) == code

@@ -115,7 +115,9 @@ def _strided_slice_shape(ctx: ShapeContext) -> Dims:
     lengths = {d[0] for d in (ctx.require_rank(n, 1) for n in ("begin", "end", "strides")) if d is not None}
     if len(lengths - {None}) > 1:
         raise InvalidArgumentError(
-            "begin, end and strides differ in length", expected="equal lengths", actual=sorted(lengths - {None})
+            "begin, end and strides differ in length",
+            expected="equal lengths",
+            actual=sorted(n for n in lengths if n is not None),
         )
     begin, end, strides = (_ints(ctx.value(n)) for n in ("begin", "end", "strides"))
     return strided_dims(ctx.dims("input"), begin, end, strides, ctx.attrs)
