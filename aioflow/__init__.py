@@ -54,6 +54,7 @@ if _TYPE_CHECKING:
     from aioflow import sparse as sparse
     from aioflow import strings as strings
     from aioflow import summary as summary
+    from aioflow import tensor_util as tensor_util
     from aioflow import train as train
     from aioflow import traits as traits
     from aioflow import typing as typing
@@ -151,6 +152,7 @@ _NAMESPACES = [
     "sparse",
     "strings",
     "summary",
+    "tensor_util",
     "train",
     "traits",
     "typing",

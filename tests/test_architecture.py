@@ -48,7 +48,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(
         ("", "nn", "math", "bitwise", "debugging", "layers", "linalg", "lookup", "random", "losses", "initializers"), 17
     ),
-    **dict.fromkeys(("control_flow_ops", "metrics", "mixed_precision", "summary"), 17),
+    **dict.fromkeys(("control_flow_ops", "metrics", "mixed_precision", "summary", "tensor_util"), 17),
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),

@@ -11,6 +11,7 @@ import numpy as np
 
 from aioflow.concurrency.forking import not_forked
 from aioflow.graph.dtypes import DType
+from aioflow.graph.references import Referable
 from aioflow.graph.shapes import Dimension, TensorShape
 from aioflow.graph.views import TensorView
 
@@ -58,7 +59,7 @@ class Slices:
     __slots__ = ()
 
 
-class Operators:
+class Operators(Referable):
     """Python's operators. `Tensor` is the only subclass."""
 
     __slots__ = ()

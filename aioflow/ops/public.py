@@ -70,6 +70,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.sparse.math import *
     from aioflow.ops.sparse.segment import *
     from aioflow.ops.sparse.tensor import *
+    from aioflow.ops.static import *
     from aioflow.ops.text.forms import *
     from aioflow.ops.text.strings import *
     from aioflow.ops.variables.collections import *
@@ -206,6 +207,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         "aioflow.ops.sparse.tensor": (
             "SparseTensor SparseTensorValue convert_to_tensor_or_sparse_tensor sparse_placeholder"
         ),
+        "aioflow.ops.static": "is_tensor",
         "aioflow.ops.text.forms": (
             "decode_base64 encode_base64 reduce_join regex_replace string_split string_strip string_to_hash_bucket "
             "string_to_hash_bucket_fast string_to_hash_bucket_strong"

@@ -19,6 +19,7 @@ from aioflow.graph.default_graph import default_graph, graph_of
 from aioflow.graph.default_session import StepRunner, session_for
 from aioflow.graph.dtypes import DType, DTypeLike, as_dtype
 from aioflow.graph.graph import DeviceLike, Graph, GraphKeys, Operation, Tensor
+from aioflow.graph.references import Referable
 from aioflow.graph.shapes import Dims, ShapeLike, TensorShape, dims_of, format_dims, is_compatible, merge_dims
 from aioflow.graph.signature.attributes import Attrs
 from aioflow.graph.tensor_like import IndexLike
@@ -37,7 +38,7 @@ from aioflow.protos import Message
 __all__ = ["Variable"]
 
 
-class Variable(Updates["Variable"]):
+class Variable(Updates["Variable"], Referable):
     """A named tensor that keeps its value between steps.
 
     Args:
