@@ -114,6 +114,7 @@ if _TYPE_CHECKING:
     from aioflow.session.batching import Batched as Batched
     from aioflow.session.batching import BatchStatistics as BatchStatistics
     from aioflow.session.batching import Padding as Padding
+    from aioflow.session.interactive import InteractiveSession as InteractiveSession
     from aioflow.session.session import Session as Session
     from aioflow.session.session import get_default_session as get_default_session
 
@@ -192,6 +193,7 @@ _LATER = {
             "aioflow.runtime.device_list": "DeviceAttributes list_devices",
             "aioflow.runtime.stats": "RunMetadata",
             "aioflow.session.batching": "BatchStatistics Batched Padding",
+            "aioflow.session.interactive": "InteractiveSession",
             "aioflow.session.session": "Session get_default_session",
             "aioflow.concurrency.switch_interval": "restore_switch_interval",
         }

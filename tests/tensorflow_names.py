@@ -211,6 +211,7 @@ int16
 int32
 int64
 int8
+InteractiveSession(target, graph, config)
 invert_permutation(x, name)
 is_finite(x, name)
 is_inf(x, name)

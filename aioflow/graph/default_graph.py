@@ -16,7 +16,33 @@ class _ProcessDefault(Locked):
 
     def __init__(self) -> None:
         super().__init__()
-        self.graph = _new_graph()
+        self.graph = _new_graph()  # the one to use
+        self._own = self.graph
+        self._installed: list[Graph] = []
+
+    def install(self, graph: Graph) -> None:
+        """Make `graph` the default until it is uninstalled."""
+        with self.lock:
+            self._installed.append(graph)
+            self.graph = graph
+
+    def uninstall(self, graph: Graph) -> None:
+        """End the last `install` of `graph`, in any order with those of other graphs."""
+        with self.lock:
+            position = len(self._installed) - 1 - self._installed[::-1].index(graph)
+            del self._installed[position]
+            self.graph = self._installed[-1] if self._installed else self._own
+
+    def renew(self) -> None:
+        """Replace the graph by a new one. Raise FailedPreconditionError if another graph is installed."""
+        with self.lock:
+            if self._installed:
+                raise FailedPreconditionError(
+                    "reset_default_graph cannot be called while an interactive session has a graph of its own",
+                    expected="`await session.close()` first",
+                    actual=repr(self.graph),
+                )
+            self.graph = self._own = _new_graph()
 
 
 def _new_graph() -> Graph:
@@ -26,6 +52,10 @@ def _new_graph() -> Graph:
 
 
 _PROCESS: Final = _ProcessDefault()
+
+
+install_graph: Final = _PROCESS.install
+uninstall_graph: Final = _PROCESS.uninstall
 
 
 def default_graph() -> Graph:
@@ -70,9 +100,9 @@ def reset_default_graph() -> None:
     """Replace the process's default graph with a new, empty one.
 
     Raises:
-        FailedPreconditionError: a `with graph.as_default()` block is open.
+        FailedPreconditionError: a `with graph.as_default()` block is open, or an interactive session has a graph of its
+            own.
     """
     if GRAPHS.innermost() is not None:
         raise FailedPreconditionError("reset_default_graph cannot be called inside `with graph.as_default()`")
-    with _PROCESS.lock:
-        _PROCESS.graph = _new_graph()
+    _PROCESS.renew()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from aioflow.concurrency.context_stack import ContextStack
@@ -20,9 +21,17 @@ class StepRunner(Protocol):
 SESSIONS: Final[ContextStack[Any]] = ContextStack("aioflow_sessions", weak=True)
 
 
+# Open interactive sessions, the latest last. In notebooks and in `python -m asyncio` each input may run in its own
+# context, so a session that an input makes the default must be found without context variables.
+INTERACTIVE: Final[list[Any]] = []
+
+
 def current_session(graph: object = None) -> Any:
-    """Return the innermost open `Session`, of `graph` if given, or None. Closed sessions are skipped."""
-    for session in SESSIONS:
+    """Return the innermost open `Session`, of `graph` if given, or None. Closed sessions are skipped.
+
+    Outside of all blocks it is the latest interactive session.
+    """
+    for session in chain(SESSIONS, reversed(INTERACTIVE)):
         if not session.closed and (graph is None or session.graph is graph):
             return session
     return None

@@ -29,6 +29,7 @@ from aioflow.errors import (
     InvalidArgumentError,
     NotFoundError,
     OpError,
+    UnimplementedError,
 )
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.default_session import SESSIONS, current_session
@@ -292,13 +293,40 @@ class Session(Blocking, Batching, Reporting):
         self._check_open()
         return await self._cluster.health(timeout)
 
-    def reset(self, containers: Sequence[str] | None = None) -> None:
-        """Drop the variables and other resources of the containers, or of all.
+    @staticmethod
+    async def reset(
+        target: str | Worker,
+        containers: Sequence[str] | None = None,
+        config: SessionConfig | None = None,
+        *,
+        credentials: Credentials | None = None,
+        connect_timeout: float = 2.0,
+    ) -> None:
+        """Drop the variables and other resources of a target's containers, or of all, without a session of its own.
 
-        Raises UnimplementedError for a session that is not local; use `clear` there.
+        Sessions on the target stay open; to them, the variables are uninitialized. `clear` does it within a session.
+
+        Args:
+            target: A worker, or the address of a server, whose whole cluster is reset.
+            containers: Names of containers; by default all.
+            config: Settings, as for a session.
+            credentials: Credentials for the connections to the cluster.
+            connect_timeout: Seconds to wait for all tasks.
+
+        Raises:
+            UnimplementedError: the target is "", where each session has a worker of its own.
+            UnavailableError: a task does not answer.
         """
-        check_process(self._process, "the session")
-        self.worker.reset(containers)
+        if not target:
+            raise UnimplementedError(
+                "sessions with the target '' share no resources", expected="a worker or an address", actual=target
+            )
+        session = Session(target, Graph(), config, credentials=credentials, connect_timeout=connect_timeout)
+        try:
+            await session.connect()
+            await session.clear(containers or None)
+        finally:
+            await session.close()
 
     async def clear(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all, on all workers of the session."""

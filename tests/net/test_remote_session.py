@@ -521,6 +521,23 @@ async def test_trace_times_of_all_workers_use_one_clock(monkeypatch: pytest.Monk
     assert sent.start < received.start + received.duration  # a value is not received before it is sent
 
 
+async def test_reset_clears_containers_of_all_workers() -> None:
+    v, product = variable_and_product()
+    with af.device(PS), af.container("kept"):
+        kept = af.Variable(5.0, name="kept")
+    async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
+        await session.run([v.initializer, kept.initializer])
+        assert (await session.run(product)).tolist() == [2.0, 4.0]
+        await af.Session.reset(worker.target, ["", "other"])
+        assert isinstance(await failure(session.run(product)), af.errors.FailedPreconditionError)
+        assert await session.run(kept) == 5.0
+        await session.run(v.initializer)
+        await af.Session.reset(worker.target)
+        for value in (product, kept):
+            assert isinstance(await failure(session.run(value)), af.errors.FailedPreconditionError)
+        assert af.get_default_session() is session
+
+
 async def test_session_config_reaches_the_workers() -> None:
     x = af.placeholder("float32", [])
     with af.device(PS):
@@ -538,8 +555,6 @@ async def test_local_only_methods_are_refused() -> None:
     with af.device(PS):
         y = x + 1.0
     async with cluster("ps", "worker") as (_, worker), af.Session(worker.target) as session:
-        with pytest.raises(af.errors.UnimplementedError):
-            session.reset()
         with pytest.raises(af.errors.UnimplementedError):
             _ = session.worker
         assert await session.run(y, {x: 1.0}) == 2.0

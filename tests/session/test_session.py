@@ -392,10 +392,17 @@ async def test_reset_clears_containers() -> None:
     dropped = af.Variable(2.0, name="dropped")
     async with af.Session() as session:
         await session.run([kept.initializer, dropped.initializer])
-        session.reset([""])
+        await af.Session.reset(session.worker, [""])
         assert await session.run(kept) == 1
         with pytest.raises(af.errors.FailedPreconditionError, match="dropped"):
             await session.run(dropped)
+        await session.clear(["other"])
+        assert await session.run(kept) == 1
+        await af.Session.reset(session.worker, [])
+        with pytest.raises(af.errors.FailedPreconditionError, match="kept"):
+            await session.run(kept)
+    with pytest.raises(af.errors.UnimplementedError, match="share no resources"):
+        await af.Session.reset("")
 
 
 @pytest.mark.soak

@@ -207,7 +207,6 @@ def a_session_of_the_parent() -> None:
             lambda: asyncio.run(session.clear()),
             lambda: asyncio.run(session.partial_run_setup([model.y], [model.x])),
             lambda: session.stream(model.y),
-            lambda: session.reset(),
             lambda: session.__enter__(),
             lambda: asyncio.run(session.__aenter__()),
             lambda: af.Session(worker),
