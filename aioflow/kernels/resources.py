@@ -285,10 +285,12 @@ class ResourceManager:
     """The resources of one device, by container and name. The default container is "".
 
     Attributes:
+        device: The full name of the device, if it has one.
         generation: Incremented whenever resources are dropped, so that a holder knows when to look them up again.
     """
 
     def __init__(self) -> None:
+        self.device = ""
         self._lock = threading.Lock()
         self._containers: dict[str, dict[str, Any]] = {}
         self.generation = 0

@@ -64,6 +64,7 @@ if _TYPE_CHECKING:
     from aioflow.ops.queues.queues import *
     from aioflow.ops.queues.staging import *
     from aioflow.ops.scoping import *
+    from aioflow.ops.session_tensors import *
     from aioflow.ops.sparse.dense import *
     from aioflow.ops.sparse.forms import *
     from aioflow.ops.sparse.indexed_slices import *
@@ -193,6 +194,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
             "add_to_collection add_to_collections colocate_with container control_dependencies device get_collection "
             "get_collection_ref init_scope name_scope op_scope"
         ),
+        "aioflow.ops.session_tensors": "delete_session_tensor get_session_handle get_session_tensor",
         "aioflow.ops.sparse.dense": "sparse_merge sparse_tensor_to_dense sparse_to_dense sparse_to_indicator",
         "aioflow.ops.sparse.forms": (
             "sparse_concat sparse_fill_empty_rows sparse_reorder sparse_reset_shape sparse_reshape sparse_retain "

@@ -127,6 +127,9 @@ class Device:
     backend: BackendDevice
     resources: ResourceManager = field(default_factory=ResourceManager)
 
+    def __post_init__(self) -> None:
+        self.resources.device = self.name
+
     @property
     def is_host(self) -> bool:
         """True if its arrays are in the host's memory."""

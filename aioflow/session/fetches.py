@@ -13,15 +13,19 @@ from aioflow.concurrency.threads import in_thread
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.arrays import holds_bytes, takes_long, to_array
+from aioflow.graph.dtypes import DType
 from aioflow.graph.graph import Graph, Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices, IndexedSlicesValue
 from aioflow.graph.labelled import LabelledTensor
 from aioflow.graph.shapes import format_dims, is_compatible
+from aioflow.kernels.convert import as_text
 from aioflow.kernels.list_values import tensors_of
 from aioflow.memory.copying import copied
 from aioflow.memory.values import Array, Value
+from aioflow.ops.session_tensors import stored_dtype
 from aioflow.ops.sparse.tensor import SparseTensor, SparseTensorValue
 from aioflow.ops.variables.state import value_behind
+from aioflow.session.tensor_handle import HandleOwner, TensorHandle
 
 ResultPicker: TypeAlias = Callable[[Sequence[Value]], Any]
 Feeds: TypeAlias = Mapping[Any, object]  # by tensors, variables or names
@@ -76,19 +80,24 @@ class FetchMapper:
         InvalidArgumentError, NotFoundError, …: an element is not in the graph, or may not be fetched.
     """
 
-    def __init__(self, graph: Graph, fetches: object) -> None:
+    def __init__(self, graph: Graph, fetches: object, handles: HandleOwner | None = None) -> None:
         self.tensors: list[Tensor] = []
         self.targets: list[Operation] = []
         self._graph = graph
         self._positions: dict[Tensor, int] = {}
         self.copies: list[int] = []
         self._labelled: list[int] = []
+        self._handles = handles
+        self._stored: dict[int, DType] = {}
         self.take: ResultPicker = self._plan(fetches)
         self.single = self.take if isinstance(self.take, _First) else None
-        self.is_direct = not self.copies and not self._labelled
+        self.is_direct = not self.copies and not self._labelled and not self._stored
 
     async def give(self, values: list[Value]) -> Value:
         """Return the values of `tensors` in the structure of the fetches. Each occurrence gets its own value."""
+        if self._handles is not None:
+            for position, dtype in self._stored.items():
+                values[position] = await self._handles.made(as_text(values[position]), dtype)
         again = [values[position] for position in self.copies]
         # Copying a large value would block the event loop.
         again = await in_thread(_copies, again, effects=False) if any(map(_is_large, again)) else _copies(again)
@@ -140,6 +149,12 @@ class FetchMapper:
             return _nothing
         element = value_behind(element)
         position = self._positions.setdefault(element, len(self.tensors))
+        stored = stored_dtype(element)
+        if stored is not None and self._handles is not None:
+            self._stored[position] = stored
+            if position == len(self.tensors):
+                self.tensors.append(element)
+            return _Take(position)  # all occurrences take the same handle
         # The first occurrence takes the value itself, all further ones a copy, so that no two places share memory.
         if position == len(self.tensors):
             self.tensors.append(element)
@@ -361,8 +376,11 @@ def _slow_feed(tensor: Tensor, value: Value) -> Value:
             expected="an array or a Python value",
             actual=repr(value),
         )
-    if current_work() is None and takes_long(value, tensor.dtype):
-        raise OffloadToThread
+    is_handle = isinstance(value, TensorHandle)
+    if current_work() is None and (is_handle or takes_long(value, tensor.dtype)):
+        raise OffloadToThread  # before a run converts the feeds again, it reads the handles
+    if is_handle:
+        raise DTypeError(f"a handle is fed for {tensor.name!r}", expected="await handle.eval()", actual=repr(value))
     try:
         array = to_array(value, tensor.dtype)
     except InvalidArgumentError as error:

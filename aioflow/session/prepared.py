@@ -28,6 +28,7 @@ from aioflow.ops import nest
 from aioflow.runtime.cluster import Cluster, RegisteredStep
 from aioflow.session.fetches import Feeds, FetchMapper, convert_feeds, fed_tensors, feed_converter, fetch_key
 from aioflow.session.planner import Meeting, Planner
+from aioflow.session.tensor_handle import HandleOwner, TensorHandle
 
 _LOGGER: Final = logging.getLogger("aioflow.placement")
 _COMPILING: Final = 0.005  # maximum seconds of compilation on the event loop
@@ -74,7 +75,8 @@ class PreparedStep:
             return await self.convert_in_thread(fed)
 
     async def convert_in_thread(self, fed: Sequence[Value]) -> list[Value]:
-        """Like `convert`, in a thread, for values that take too long to convert on the event loop."""
+        """Like `convert`, in a thread, for values that take too long to convert on the event loop, and handles."""
+        fed = [await value.eval() if isinstance(value, TensorHandle) else value for value in fed]
         return await in_thread(convert_feeds, self.converters, fed, effects=False)
 
     def describe(self) -> str:
@@ -138,10 +140,12 @@ class StepCache:
 
     Attributes:
         steps: Prepared steps by signature, oldest first; at most `SessionConfig.plan_cache_size`.
+        handles: Makes the handles of tensors that the steps store.
     """
 
     def __init__(self, graph: Graph, cluster: Cluster, planner: Planner, session: int, config: SessionConfig) -> None:
         self.steps: dict[Hashable, PreparedStep] = {}
+        self.handles: HandleOwner | None = None
         self._graph = graph
         self._cluster = cluster
         self._planner = planner
@@ -204,7 +208,7 @@ class StepCache:
 
     async def _compile(self, fetches: object, feeds: Feeds) -> PreparedStep:
         mutations = self._graph.mutations
-        mapper = FetchMapper(self._graph, fetches)
+        mapper = FetchMapper(self._graph, fetches, self.handles)
         fed = fed_tensors(self._graph, feeds)
         request = StepRequest(tuple(fed), tuple(mapper.tensors), tuple(mapper.targets))
         made = await planned(self._planner, request, self._graph.version)

@@ -45,6 +45,7 @@ from aioflow.session import signatures as session_signatures
 from aioflow.session.batching import Batching
 from aioflow.session.blocking import Blocking, LoopThread, SyncRunner
 from aioflow.session.fetches import Feeds, FetchMapper, fed_tensors, feed_parts, fetch_key, flat_feeds, small_copies
+from aioflow.session.handles import SessionHandles
 from aioflow.session.partial_run import PartialRuns
 from aioflow.session.planner import Planner
 from aioflow.session.prepared import PreparedStep, StepCache
@@ -116,6 +117,8 @@ class Session(Blocking, Batching, Reporting):
         samples = config.replace_after > 0 and not self._remote and self._planner.chooses
         self._cache = StepCache(self.graph, self._cluster, self._planner, self._id, config)
         self._running = SessionSteps(self._cluster, self._planner, self._cache, config)
+        self._handles = SessionHandles(self._cluster, self._planner, self._id, config, self._running)
+        self._cache.handles = self._handles
         # These settings need a probe or a time limit, which the fast path of `run` does not have.
         self._watch(config.check_finite or config.operation_timeout is not None or samples)
         self._steps = self._running.steps
@@ -259,6 +262,7 @@ class Session(Blocking, Batching, Reporting):
             with suppress(RuntimeError):  # the loop was closed while a step was running
                 loop.call_soon_threadsafe(step.stop_for_close)
         self._cache.close()
+        self._handles.close()
         self._background.stop()
         self._cluster.forget(self._id)
         return True
@@ -300,7 +304,6 @@ class Session(Blocking, Batching, Reporting):
         config: SessionConfig | None = None,
         *,
         credentials: Credentials | None = None,
-        connect_timeout: float = 2.0,
     ) -> None:
         """Drop the variables and other resources of a target's containers, or of all, without a session of its own.
 
@@ -311,7 +314,6 @@ class Session(Blocking, Batching, Reporting):
             containers: Names of containers; by default all.
             config: Settings, as for a session.
             credentials: Credentials for the connections to the cluster.
-            connect_timeout: Seconds to wait for all tasks.
 
         Raises:
             UnimplementedError: the target is "", where each session has a worker of its own.
@@ -321,7 +323,7 @@ class Session(Blocking, Batching, Reporting):
             raise UnimplementedError(
                 "sessions with the target '' share no resources", expected="a worker or an address", actual=target
             )
-        session = Session(target, Graph(), config, credentials=credentials, connect_timeout=connect_timeout)
+        session = Session(target, Graph(), config, credentials=credentials)
         try:
             await session.connect()
             await session.clear(containers or None)

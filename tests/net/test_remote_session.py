@@ -538,6 +538,28 @@ async def test_reset_clears_containers_of_all_workers() -> None:
         assert af.get_default_session() is session
 
 
+async def test_stored_tensors_stay_on_their_worker() -> None:
+    x = af.placeholder("float32", [2])
+    with af.device(PS):
+        there = af.get_session_handle(x * 2.0)
+    with af.device("/job:worker/task:0"):
+        here = af.get_session_handle(x + 1.0)
+        more = af.identity(x, name="more") * 10.0
+    async with cluster("ps", "worker") as (ps, worker):
+        async with af.Session(worker.target) as session:
+            one, two = await session.run([there, here], {x: [1.0, 2.0]})
+            assert ("/job:ps/" in one.handle, "/job:ps/" in two.handle) == (True, False)
+            holder, tensor = af.get_session_tensor(one.handle, "float32")
+            assert (await session.run(tensor + 1.0, {holder: one.handle})).tolist() == [3.0, 5.0]
+            assert (await session.run(more, {x: one})).tolist() == [20.0, 40.0]
+            assert (await two.eval()).tolist() == [2.0, 3.0]
+            await one.delete()
+            assert isinstance(await failure(session.run(tensor, {holder: one.handle})), af.errors.InvalidArgumentError)
+        async with af.Session(ps.target) as other:
+            holder, tensor = af.get_session_tensor(two.handle, "float32")
+            assert isinstance(await failure(other.run(tensor, {holder: two.handle})), af.errors.InvalidArgumentError)
+
+
 async def test_session_config_reaches_the_workers() -> None:
     x = af.placeholder("float32", [])
     with af.device(PS):
