@@ -32,6 +32,7 @@ if _TYPE_CHECKING:
     from aioflow import extend as extend
     from aioflow import flags as flags
     from aioflow import gfile as gfile
+    from aioflow import graph_util as graph_util
     from aioflow import image as image
     from aioflow import initializers as initializers
     from aioflow import interop as interop
@@ -41,17 +42,21 @@ if _TYPE_CHECKING:
     from aioflow import logging as logging
     from aioflow import lookup as lookup
     from aioflow import losses as losses
+    from aioflow import manip as manip
     from aioflow import math as math
     from aioflow import metrics as metrics
     from aioflow import mixed_precision as mixed_precision
     from aioflow import nn as nn
     from aioflow import observe as observe
+    from aioflow import python_io as python_io
+    from aioflow import queue as queue
     from aioflow import random as random
     from aioflow import raw_ops as raw_ops
     from aioflow import resource_loader as resource_loader
     from aioflow import saved as saved
     from aioflow import signal as signal
     from aioflow import sparse as sparse
+    from aioflow import spectral as spectral
     from aioflow import strings as strings
     from aioflow import summary as summary
     from aioflow import tensor_util as tensor_util
@@ -131,6 +136,7 @@ _NAMESPACES = [
     "extend",
     "flags",
     "gfile",
+    "graph_util",
     "image",
     "initializers",
     "interop",
@@ -140,17 +146,21 @@ _NAMESPACES = [
     "logging",
     "lookup",
     "losses",
+    "manip",
     "math",
     "metrics",
     "mixed_precision",
     "nn",
     "observe",
+    "python_io",
+    "queue",
     "random",
     "raw_ops",
     "resource_loader",
     "saved",
     "signal",
     "sparse",
+    "spectral",
     "strings",
     "summary",
     "tensor_util",

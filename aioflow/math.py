@@ -2,6 +2,8 @@
 
 from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.array.order import invert_permutation as invert_permutation
+from aioflow.ops.control.assertions import is_non_decreasing as is_non_decreasing
+from aioflow.ops.control.assertions import is_strictly_increasing as is_strictly_increasing
 from aioflow.ops.math.arithmetic import add as add
 from aioflow.ops.math.arithmetic import atan2 as atan2
 from aioflow.ops.math.arithmetic import maximum as maximum
@@ -173,6 +175,8 @@ __all__ = [
     "is_finite",
     "is_inf",
     "is_nan",
+    "is_non_decreasing",
+    "is_strictly_increasing",
     "l2_normalize",
     "lbeta",
     "less",

@@ -2,7 +2,7 @@
 
 from aioflow.loading.later import load_later as _load_later
 from aioflow.ops.math.philox import stateless_gamma
-from aioflow.ops.math.random import get_seed, multinomial, set_random_seed, truncated_normal
+from aioflow.ops.math.random import categorical, get_seed, multinomial, set_random_seed, truncated_normal
 from aioflow.ops.math.random import random_gamma as gamma
 from aioflow.ops.math.random import random_normal as normal
 from aioflow.ops.math.random import random_poisson as poisson
@@ -13,6 +13,7 @@ from aioflow.ops.math.random import stateless_random_uniform as stateless_unifor
 from aioflow.ops.math.random import stateless_truncated_normal as stateless_truncated_normal
 
 __all__ = [
+    "categorical",
     "gamma",
     "get_seed",
     "multinomial",

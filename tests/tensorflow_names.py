@@ -166,6 +166,7 @@ get_default_session()
 get_local_variable(name, shape, dtype, initializer, regularizer, trainable, collections, caching_device,
     partitioner, validate_shape, use_resource, custom_getter, constraint, synchronization, aggregation)
 get_logger()
+get_seed(op_seed)
 get_session_handle(data, name)
 get_session_tensor(handle, dtype, name)
 get_static_value(tensor, partial)
@@ -833,11 +834,16 @@ extract_jpeg_shape(contents, output_type, name)
 FixedLenFeature
 FixedLenSequenceFeature
 is_jpeg(contents, name)
+match_filenames_once(pattern, name)
 matching_files(pattern, name)
+PaddingFIFOQueue(capacity, dtypes, shapes, names, shared_name, name)
 parse_example(serialized, features, name, example_names)
 parse_single_example(serialized, features, name, example_names)
 parse_single_sequence_example(serialized, context_features, sequence_features, example_name, name)
 parse_tensor(serialized, out_type, name)
+PriorityQueue(capacity, types, shapes, names, shared_name, name)
+QueueBase(dtypes, shapes, names, queue_ref)
+RandomShuffleQueue(capacity, min_after_dequeue, dtypes, shapes, names, seed, shared_name, name)
 read_file(filename, name)
 serialize_many_sparse(sp_input, name, out_type)
 serialize_sparse(sp_input, name, out_type)
@@ -1038,6 +1044,8 @@ invert_permutation(x, name)
 is_finite(x, name)
 is_inf(x, name)
 is_nan(x, name)
+is_non_decreasing(x, name)
+is_strictly_increasing(x, name)
 l2_normalize(x, axis, epsilon, name, dim)
 lbeta(x, name)
 less(x, y, name)
@@ -1272,6 +1280,7 @@ ResidualWrapper(cell, residual_fn)
 RNNCell(trainable, name, dtype)
 """,
     "random": """
+categorical(logits, num_samples, dtype, seed, name)
 gamma(shape, alpha, beta, dtype, seed, name)
 get_seed(op_seed)
 multinomial(logits, num_samples, seed, name, output_dtype)
@@ -1504,5 +1513,51 @@ SummaryDescription
 TaggedRunMetadata
 tensor_summary(name, tensor, summary_description, collections, summary_metadata, family, display_name)
 text(name, tensor, collections)
+""",
+    "graph_util": """
+convert_variables_to_constants(sess, input_graph_def, output_node_names, variable_names_whitelist,
+    variable_names_blacklist)
+extract_sub_graph(graph_def, dest_nodes)
+import_graph_def(graph_def, input_map, return_elements, name, op_dict, producer_op_list)
+must_run_on_cpu(node, pin_variables_on_cpu)
+remove_training_nodes(input_graph, protected_nodes)
+tensor_shape_from_node_def_name(graph, input_name)
+""",
+    "manip": """
+batch_to_space_nd(input, block_shape, crops, name)
+gather_nd(params, indices, name, batch_dims, bad_indices_policy)
+reshape(tensor, shape, name)
+reverse(tensor, axis, name)
+roll(input, shift, axis, name)
+scatter_nd(indices, updates, shape, bad_indices_policy, name)
+space_to_batch_nd(input, block_shape, paddings, name)
+tile(input, multiples, name)
+""",
+    "python_io": """
+tf_record_iterator(path, options)
+TFRecordCompressionType
+TFRecordOptions
+TFRecordWriter(path, options)
+""",
+    "queue": """
+FIFOQueue(capacity, dtypes, shapes, names, shared_name, name)
+PaddingFIFOQueue(capacity, dtypes, shapes, names, shared_name, name)
+PriorityQueue(capacity, types, shapes, names, shared_name, name)
+QueueBase(dtypes, shapes, names, queue_ref)
+RandomShuffleQueue(capacity, min_after_dequeue, dtypes, shapes, names, seed, shared_name, name)
+""",
+    "spectral": """
+fft(input, name)
+fft2d(input, name)
+fft3d(input, name)
+ifft(input, name)
+ifft2d(input, name)
+ifft3d(input, name)
+irfft(input_tensor, fft_length, name)
+irfft2d(input_tensor, fft_length, name)
+irfft3d(input_tensor, fft_length, name)
+rfft(input_tensor, fft_length, name)
+rfft2d(input_tensor, fft_length, name)
+rfft3d(input_tensor, fft_length, name)
 """,
 }

@@ -49,6 +49,7 @@ RANKS: Final[Mapping[str, int]] = {
         ("", "nn", "math", "bitwise", "debugging", "layers", "linalg", "lookup", "random", "losses", "initializers"), 17
     ),
     **dict.fromkeys(("control_flow_ops", "metrics", "mixed_precision", "summary", "tensor_util"), 17),
+    **dict.fromkeys(("graph_util", "manip", "python_io", "queue", "spectral"), 17),
     **dict.fromkeys(
         ("dtypes", "io", "raw_ops", "extend", "strings", "signal", "sparse", "image", "traits", "typing"), 17
     ),

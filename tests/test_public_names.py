@@ -26,9 +26,9 @@ ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
     "app", "bitwise", "control_flow_ops", "debugging", "distributed", "dtypes", "errors", "extend", "flags", "gfile",
-    "image", "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses", "math", "metrics",
-    "mixed_precision", "nn", "observe", "random", "raw_ops", "resource_loader", "saved", "signal", "sparse", "strings",
-    "summary", "tensor_util", "train", "traits", "typing", "web",
+    "graph_util", "image", "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses", "manip",
+    "math", "metrics", "mixed_precision", "nn", "observe", "python_io", "queue", "random", "raw_ops", "resource_loader",
+    "saved", "signal", "sparse", "spectral", "strings", "summary", "tensor_util", "train", "traits", "typing", "web",
 }  # fmt: skip
 # Those whose names can be loaded here: the flags are absl's.
 LOADABLE = NAMESPACES - (set() if find_spec("absl") else {"flags"})

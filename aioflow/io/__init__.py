@@ -30,6 +30,10 @@ from aioflow.ops.io.serialization import parse_tensor as parse_tensor
 from aioflow.ops.io.serialization import serialize_many_sparse as serialize_many_sparse
 from aioflow.ops.io.serialization import serialize_sparse as serialize_sparse
 from aioflow.ops.io.serialization import serialize_tensor as serialize_tensor
+from aioflow.ops.queues.queues import PaddingFIFOQueue as PaddingFIFOQueue
+from aioflow.ops.queues.queues import PriorityQueue as PriorityQueue
+from aioflow.ops.queues.queues import QueueBase as QueueBase
+from aioflow.ops.queues.queues import RandomShuffleQueue as RandomShuffleQueue
 from aioflow.ops.text.forms import decode_base64 as decode_base64
 from aioflow.ops.text.forms import encode_base64 as encode_base64
 
@@ -42,10 +46,15 @@ if _TYPE_CHECKING:
     from aioflow.io import gfile as gfile
     from aioflow.train.graph_io import read_graph as read_graph
     from aioflow.train.graph_io import write_graph as write_graph
+    from aioflow.train.input import match_filenames_once as match_filenames_once
 
 __all__ = [
     "FixedLenFeature",
     "FixedLenSequenceFeature",
+    "PaddingFIFOQueue",
+    "PriorityQueue",
+    "QueueBase",
+    "RandomShuffleQueue",
     "SparseFeature",
     "TFRecordCompressionType",
     "TFRecordOptions",
@@ -65,6 +74,7 @@ __all__ = [
     "encode_png",
     "extract_jpeg_shape",
     "is_jpeg",
+    "match_filenames_once",
     "matching_files",
     "parse_example",
     "parse_single_example",
@@ -87,6 +97,7 @@ _load_later(
         {
             "aioflow.formats.tfrecord": "TFRecordCompressionType TFRecordOptions TFRecordWriter tf_record_iterator",
             "aioflow.train.graph_io": "read_graph write_graph",
+            "aioflow.train.input": "match_filenames_once",
         }
     ),
 )

@@ -163,7 +163,7 @@ _BUILDERS: Final[Mapping[str, str]] = _homes(
         ),
         "aioflow.ops.math.fourier": "fft fft2d fft3d ifft ifft2d ifft3d",
         "aioflow.ops.math.random": (
-            "multinomial random_crop random_gamma random_normal random_poisson random_shuffle random_uniform "
+            "get_seed multinomial random_crop random_gamma random_normal random_poisson random_shuffle random_uniform "
             "set_random_seed truncated_normal"
         ),
         "aioflow.ops.math.reduction": (

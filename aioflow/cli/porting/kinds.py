@@ -80,8 +80,6 @@ UNKNOWN: Final[Kinds] = frozenset()
 PLAIN: Final[Kinds] = frozenset({Foreign("builtins")})
 TENSOR: Final[Kinds] = frozenset({Instance(af.Tensor)})
 
-# A missing class whose instances are used as those of another one.
-_STANDS_FOR: Final = {"InteractiveSession": af.Session}
 # Customary names of parameters and attributes, for values whose origin the file does not show.
 CUSTOMARY: Final = {
     "sess": af.Session,
@@ -201,8 +199,6 @@ def called(kind: Kind) -> Kinds:
             return instances(_awaited_hint(_hints(value).get("return")))
         case Instance(hint) if typing.get_origin(hint) is Callable or _is_callable(hint):
             return instances(_awaited_hint(typing.get_args(hint)[-1]))
-        case Missing(_, names):
-            return frozenset({Instance(stand_in)}) if (stand_in := _STANDS_FOR.get(names[-1])) else UNKNOWN
         case Foreign(name):
             # Objects of other packages may hold sessions and tensors.
             root = name.partition(".")[0]

@@ -25,6 +25,7 @@ from aioflow.ops.math.broadcasting import broadcast
 from aioflow.ops.scoping import name_scope
 
 __all__ = [
+    "get_seed",
     "multinomial",
     "random_crop",
     "random_gamma",
@@ -374,6 +375,17 @@ def multinomial(
         tensor = convert_to_tensor(logits, name="logits")
         kind = as_dtype(output_dtype or "int64")
         return make("Multinomial", tensor, num_samples, output_dtype=kind, name=scope, **_seeds(seed))
+
+
+def categorical(
+    logits: TensorLike,
+    num_samples: TensorLike,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Return `multinomial` with the arguments in a later order. Raises as it does."""
+    return multinomial(logits, num_samples, seed, name or "categorical", dtype)
 
 
 def random_gamma(
