@@ -36,14 +36,15 @@ class StoredTensors:
             raise self._absent(handle)
         if home != device:
             raise InvalidArgumentError(
-                f"the tensor with the handle {handle!r} is on another device; feed the TensorHandle to move it",
+                f"the tensor with the handle {handle!r} is on another device; "
+                "to move it, feed its TensorHandle for a tensor of that dtype",
                 expected=device,
                 actual=home,
             )
         return value
 
     def delete(self, handle: str) -> None:
-        """Drop the value of a handle. Raise InvalidArgumentError if there is none."""
+        """Drop the value of a handle. Raise InvalidArgumentError if it is not stored."""
         if self._values.pop(handle, None) is None:
             raise self._absent(handle)
 

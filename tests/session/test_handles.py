@@ -11,6 +11,7 @@ import pytest
 import aioflow as af
 from aioflow.errors import ClosedSessionError, DTypeError, InvalidArgumentError
 from aioflow.kernels.session_tensors import StoredTensors
+from tests.session.busy_steps import at, on
 
 
 def stores() -> list[StoredTensors]:
@@ -72,6 +73,25 @@ async def test_tensors_are_released_with_their_handles_and_their_session() -> No
         gc.collect()
         assert released() is None
         assert handle.dtype is af.float32
+
+
+async def test_tensors_stay_on_their_device_and_are_moved_by_feeding() -> None:
+    x = af.placeholder("float32", [2], name="x")
+    kept = []
+    for number in range(2):
+        with at(number):
+            kept.append(af.get_session_handle(x * 2.0))
+    with at(0):
+        near = af.identity(x) + 1.0
+    async with on() as session:
+        handles = await session.run(kept, {x: [1.0, 2.0]})
+        assert [handle.handle[-1] for handle in handles] == ["0", "1"]
+        holder, tensor = af.get_session_tensor(handles[1].handle, "float32")
+        assert tensor.device == handles[1].handle.split(";")[2]
+        assert (await session.run(tensor + 1.0, {holder: handles[1].handle})).tolist() == [3.0, 5.0]
+        with pytest.raises(InvalidArgumentError, match="on another device; to move it, feed its TensorHandle"):
+            await session.run(tensor, {holder: handles[0].handle})
+        assert (await session.run(near, {x: handles[1]})).tolist() == [3.0, 5.0]
 
 
 async def test_wrong_arguments_are_rejected() -> None:
