@@ -25,6 +25,7 @@ if _TYPE_CHECKING:
     from aioflow import app as app
     from aioflow import bitwise as bitwise
     from aioflow import control_flow_ops as control_flow_ops
+    from aioflow import data as data
     from aioflow import debugging as debugging
     from aioflow import distributed as distributed
     from aioflow import dtypes as dtypes
@@ -129,6 +130,7 @@ _NAMESPACES = [
     "app",
     "bitwise",
     "control_flow_ops",
+    "data",
     "debugging",
     "distributed",
     "dtypes",

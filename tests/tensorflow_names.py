@@ -533,6 +533,24 @@ invert(x, name)
 left_shift(x, y, name)
 right_shift(x, y, name)
 """,
+    "data": """
+AUTOTUNE
+Dataset()
+FixedLengthRecordDataset(filenames, record_bytes, header_bytes, footer_bytes, buffer_size, compression_type, num_parallel_reads, name)
+get_output_classes(dataset_or_iterator)
+get_output_shapes(dataset_or_iterator)
+get_output_types(dataset_or_iterator)
+Iterator(iterator_resource, initializer, output_types, output_shapes, output_classes)
+make_initializable_iterator(dataset, shared_name)
+make_one_shot_iterator(dataset)
+Options()
+TextLineDataset(filenames, compression_type, buffer_size, num_parallel_reads, name)
+TFRecordDataset(filenames, compression_type, buffer_size, num_parallel_reads, name)
+""",
+    "data.experimental": """
+AUTOTUNE
+make_saveable_from_iterator(iterator, external_state_policy)
+""",
     "debugging": """
 Assert(condition, data, summarize, name)
 assert_all_finite(t, msg, name, x, message)

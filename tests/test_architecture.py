@@ -40,7 +40,7 @@ RANKS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("runtime",), 10),
     **dict.fromkeys(("net", "observe"), 11),
     **dict.fromkeys(("session",), 12),
-    **dict.fromkeys(("train", "distributed"), 13),
+    **dict.fromkeys(("data", "train", "distributed"), 13),
     **dict.fromkeys(("interop",), 14),
     **dict.fromkeys(("saved", "web"), 15),
     **dict.fromkeys(("flags", "serve"), 16),

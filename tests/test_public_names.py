@@ -25,10 +25,11 @@ from tests.tensorflow_names import NAMES
 ROOT = Path(__file__).parents[1]
 
 NAMESPACES = {
-    "app", "bitwise", "control_flow_ops", "debugging", "distributed", "dtypes", "errors", "extend", "flags", "gfile",
-    "graph_util", "image", "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses", "manip",
-    "math", "metrics", "mixed_precision", "nn", "observe", "python_io", "queue", "random", "raw_ops", "resource_loader",
-    "saved", "signal", "sparse", "spectral", "strings", "summary", "tensor_util", "train", "traits", "typing", "web",
+    "app", "bitwise", "control_flow_ops", "data", "debugging", "distributed", "dtypes", "errors", "extend", "flags",
+    "gfile", "graph_util", "image", "initializers", "interop", "io", "layers", "linalg", "logging", "lookup", "losses",
+    "manip", "math", "metrics", "mixed_precision", "nn", "observe", "python_io", "queue", "random", "raw_ops",
+    "resource_loader", "saved", "signal", "sparse", "spectral", "strings", "summary", "tensor_util", "train", "traits",
+    "typing", "web",
 }  # fmt: skip
 # Those whose names can be loaded here: the flags are absl's.
 LOADABLE = NAMESPACES - (set() if find_spec("absl") else {"flags"})
@@ -245,7 +246,7 @@ def test_milestone_is_complete() -> None:
 
 # Public modules that are not in `aioflow.__all__`.
 FURTHER = {
-    "interop.onnx", "interop.safetensors", "interop.tensorflow", "io.gfile", "lookup.experimental",
+    "data.experimental", "interop.onnx", "interop.safetensors", "interop.tensorflow", "io.gfile", "lookup.experimental",
     "mixed_precision.experimental", "nn.rnn_cell", "serve", "testing", "train.experimental",
 }  # fmt: skip
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 import weakref
 import zlib
+from io import BufferedReader, RawIOBase
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from aioflow.concurrency.stopping import checkpoint, reserve
 from aioflow.errors import DataLossError
-from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders
+from aioflow.formats.allowed_folders import ANYWHERE, AllowedFolders, is_url
 from aioflow.formats.files import file_errors, path_text, read_whole
+from aioflow.formats.stores import store_of
 from aioflow.formats.tfrecord import ByteStream, RecordFile, open_stream
 
 KeyedRecord: TypeAlias = tuple[bytes, bytes]
@@ -42,6 +44,43 @@ class RecordSource(Protocol):
 
     def close(self) -> None:
         """Close the open file, if any."""
+
+
+def opened(path: str, compression: str, folders: AllowedFolders) -> ByteStream:
+    """Open a file, or an object of a store, for reading.
+
+    Args:
+        path: A path, or a URL that `fsspec` knows.
+        compression: "", "GZIP" or "ZLIB".
+        folders: The folders that it may be in.
+
+    Raises:
+        PermissionDeniedError: it is in none of the folders.
+        OpError: as `open_stream`.
+    """
+    if is_url(path):
+        store, name = store_of(path, folders)
+        return open_stream(path, compression, file=store.open(name))
+    return open_stream(folders.file(path), compression, folders.opener)
+
+
+class _Raw(RawIOBase):
+    """A stream as a raw file, whose lines a buffered reader finds."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        piece = self._stream.read1(len(target))
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
 
 
 class IdentityRecord:
@@ -128,9 +167,10 @@ def _close_unless_read(file: _File, reading: threading.Lock) -> None:
 class TextLines(_Opening):
     """The lines of a file after the first `skip`, without line ends, under "name:line", counted from one."""
 
-    def __init__(self, work: bytes, skip: int, folders: AllowedFolders = ANYWHERE) -> None:
+    def __init__(self, work: bytes, skip: int, folders: AllowedFolders = ANYWHERE, compression: str = "") -> None:
         super().__init__()
         self._file: Any = None
+        self._compression = compression
         self._folders = folders
         self._work = work
         self._path = path_text(work)
@@ -141,8 +181,9 @@ class TextLines(_Opening):
     def _next(self) -> KeyedRecord | None:
         with file_errors(self._path):
             if self._file is None:
-                real = self._folders.file(self._path)
-                self._file = self._kept(open(real, "rb", opener=self._folders.opener))  # noqa: SIM115 (`close` does)
+                stream = opened(self._path, self._compression, self._folders)
+                readable = stream if hasattr(stream, "readline") else BufferedReader(_Raw(stream))
+                self._file = self._kept(readable)
             while (line := self._line()) is not None:
                 self._number += 1
                 if self._number > self._skip:
@@ -175,8 +216,8 @@ class TFRecords(_Opening):
 
     def _next(self) -> KeyedRecord | None:
         if self._file is None:
-            path = self._folders.file(path_text(self._work))
-            self._file = self._kept(RecordFile(path, self._compression, self._folders.opener))
+            path = path_text(self._work)
+            self._file = self._kept(RecordFile(path, stream=opened(path, self._compression, self._folders)))
         start = self._file.offset
         record = self._file.read()
         return None if record is None else (b"%b:%d" % (self._work, start), record)
@@ -214,8 +255,7 @@ class FixedLengthRecords(_Opening):
 
     def _next(self) -> KeyedRecord | None:
         if self._stream is None:
-            path = self._folders.file(self._path)
-            self._stream = self._kept(open_stream(path, self._compression, self._folders.opener))
+            self._stream = self._kept(opened(self._path, self._compression, self._folders))
         if not self._fill(self._stream):
             return None
         found = b"%b:%d" % (self._work, self._number), bytes(self._window[: self._size])

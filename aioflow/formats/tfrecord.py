@@ -89,13 +89,16 @@ class _Inflated:
         self._file.close()
 
 
-def open_stream(path: str, compression: str = "", opener: FileOpener | None = None) -> ByteStream:
+def open_stream(
+    path: str, compression: str = "", opener: FileOpener | None = None, file: BinaryIO | None = None
+) -> ByteStream:
     """Open a file for reading, with decompression.
 
     Args:
         path: The file.
         compression: "", "GZIP" or "ZLIB".
         opener: Replaces `os.open`.
+        file: The file, if it is open already. It is buffered, so that it has `read1`.
 
     Raises:
         NotFoundError, PermissionDeniedError, …: the file cannot be opened.
@@ -103,15 +106,19 @@ def open_stream(path: str, compression: str = "", opener: FileOpener | None = No
     """
     _check_compression(compression)
     with file_errors(path):
-        file: Any = open(path, "rb", buffering=_CHUNK, opener=opener)  # noqa: SIM115 (the caller closes it)
-    return _Inflated(file, _WINDOWS[compression]) if compression else file
+        found: Any = file or open(path, "rb", buffering=_CHUNK, opener=opener)  # noqa: SIM115 (the caller closes it)
+    found = found if hasattr(found, "read1") else BufferedReader(found, _CHUNK)
+    return _Inflated(found, _WINDOWS[compression]) if compression else found
 
 
 def _size(stream: Any) -> int | None:
     """Return the size of an uncompressed regular file in bytes; None for others, such as a pipe."""
     if isinstance(stream, _Inflated):
         return None
-    status = os.fstat(stream.fileno())
+    try:
+        status = os.fstat(stream.fileno())
+    except OSError:  # an object of a store
+        return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
@@ -123,16 +130,26 @@ def _check_compression(compression: str) -> None:
 class RecordFile:
     """A reader of the records of one file, in order, with their checksums verified.
 
-    The arguments are those of `open_stream`, whose errors the constructor raises.
+    Args:
+        path: The file, as for `open_stream`, whose errors the constructor raises.
+        compression: As for `open_stream`.
+        opener: As for `open_stream`.
+        stream: The contents, if the file is open already.
 
     Attributes:
         offset: Position of the next record, in decompressed bytes.
     """
 
-    def __init__(self, path: str, compression: str = "", opener: FileOpener | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        compression: str = "",
+        opener: FileOpener | None = None,
+        stream: ByteStream | None = None,
+    ) -> None:
         self.path = path
         self.offset = 0
-        self._stream = open_stream(path, compression, opener)
+        self._stream = stream or open_stream(path, compression, opener)
         self._limit = _size(self._stream)
         self._buffer = b""  # bytes read ahead of the records; `_used` of them are consumed
         self._used = 0

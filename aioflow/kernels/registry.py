@@ -98,10 +98,12 @@ class BodySteps(Protocol):
     Attributes:
         digest: Equal for functions that compute the same.
         is_repeatable: Whether a call may be repeated because it changes nothing.
+        is_callable: Whether `call` is available: the body has no branches, loops and nodes that wait.
     """
 
     digest: bytes
     is_repeatable: bool
+    is_callable: bool
 
     async def run(self, values: Sequence[Value]) -> list[Value]:
         """Run the function with these arguments. The caller owns the returned arrays.

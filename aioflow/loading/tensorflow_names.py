@@ -32,7 +32,6 @@ INNER_MODULES: Final[Mapping[str, str]] = {
 # Replacements for missing names: what follows "use" in a message.
 INSTEAD: Final[Mapping[str, str]] = {
     "compat": "str and bytes of Python 3",
-    "data": "input queues (aioflow.train.batch), aioflow.Session.stream, or feeds",
     "estimator": "aioflow.train.MonitoredTrainingSession",
     "GradientTape": "aioflow.gradients",
     "load_op_library": "aioflow.extend",

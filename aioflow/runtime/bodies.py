@@ -27,6 +27,10 @@ class Runnable(Protocol):
     def call(self, feeds: Sequence[Value], step: Step | None) -> list[Value]:
         """Run one step in this thread as a part of `step`, and return its fetches in order. Raises OpError."""
 
+    @property
+    def is_callable(self) -> bool:
+        """True if `call` is available."""
+
 
 class Body:
     """A body that is ready to run. Implements `BodySteps`.
@@ -39,6 +43,7 @@ class Body:
     def __init__(self, graph: ClientGraph, executable: Runnable) -> None:
         self._executable = executable
         self.is_repeatable = not graph.changes
+        self.is_callable = executable.is_callable
         self.digest = _digest(graph)
 
     async def run(self, values: Sequence[Value]) -> list[Value]:

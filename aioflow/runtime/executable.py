@@ -172,6 +172,11 @@ class Executable(ABC):
         """
         return None
 
+    @property
+    def is_callable(self) -> bool:
+        """True if `call` is available."""
+        return False
+
     def is_brief(self, feeds: Sequence[Value]) -> bool:
         """Return whether the step is certainly short enough for `run_brief`."""
         return False
@@ -271,6 +276,11 @@ class StrandExecutable(Executable):
         if outputs is None:
             raise InternalError("a brief step was not run")
         return self._fetched.hand_over(self._given(outputs, feeds))
+
+    @property
+    def is_callable(self) -> bool:
+        """True if `call` is available."""
+        return True
 
     def call(self, feeds: Sequence[Value], step: Step | None) -> list[Value]:
         """Run the strand in this thread as a part of `step`, and return the fetched values."""

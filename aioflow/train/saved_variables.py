@@ -1,6 +1,7 @@
 """The tensors that a `Saver` saves, and their names.
 
-A variable is one tensor, the parts of a partitioned variable are parts of one tensor, and a table is two tensors.
+A variable is one tensor, the parts of a partitioned variable are parts of one tensor, a table is two tensors, and the
+position of an iterator is one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from aioflow.formats.checkpoint import CheckpointReader
 from aioflow.graph.default_graph import default_graph
 from aioflow.graph.graph import GraphKeys, Tensor
 from aioflow.graph.shapes import TensorShape
+from aioflow.ops.data.definitions import IteratorPosition
 from aioflow.ops.lookup.mutable import ExportedTable, MutableHashTable
 from aioflow.ops.variables.partitioned import PartitionedVariable
 
@@ -46,7 +48,8 @@ class Saved(NamedTuple):
 def saved_variables(var_list: Sequence[object] | Mapping[str, object] | None) -> list[Saved]:
     """Return the tensors to save for variables and tables, sorted by name.
 
-    The default is all global variables of the graph, and the mutable tables not created with `checkpoint=False`.
+    The default is all global variables of the graph, the mutable tables not created with `checkpoint=False`, and the
+    positions of iterators in the collection of saveable objects.
 
     In a list, a variable that is part of a larger one is saved as that part, under the name of the whole. In a
     dictionary, the parts of a PartitionedVariable or of a list are saved likewise, under the key; a single variable is
@@ -58,7 +61,8 @@ def saved_variables(var_list: Sequence[object] | Mapping[str, object] | None) ->
     """
     if var_list is None:
         graph = default_graph()
-        tables = [t for t in graph.get_collection(GraphKeys.SAVEABLE_OBJECTS) if isinstance(t, MutableHashTable)]
+        kinds = (MutableHashTable, IteratorPosition)
+        tables = [t for t in graph.get_collection(GraphKeys.SAVEABLE_OBJECTS) if isinstance(t, kinds)]
         var_list = [*graph.get_collection(GraphKeys.GLOBAL_VARIABLES), *tables]
     if isinstance(var_list, Mapping):
         for name in var_list:
@@ -75,6 +79,8 @@ def saved_variables(var_list: Sequence[object] | Mapping[str, object] | None) ->
 def _all(value: Any) -> list[Saved]:
     if isinstance(value, MutableHashTable):
         return _columns(value.saved_name, value.saved)
+    if isinstance(value, IteratorPosition):
+        return _columns(value.handle.op.name, value)
     return [_listed(value)]
 
 
@@ -130,8 +136,8 @@ def _variable(value: Any) -> Any:
         value = value if found is None else found
     if not hasattr(value, "handle"):
         raise DTypeError(
-            "only variables and mutable tables can be saved",
-            expected="a Variable or a MutableHashTable",
+            "only variables, mutable tables and positions of iterators can be saved",
+            expected="a Variable, a MutableHashTable, or the result of make_saveable_from_iterator",
             actual=repr(value),
         )
     return value

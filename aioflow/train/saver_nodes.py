@@ -89,9 +89,9 @@ class SaverNodes:
             waits = assigned[-1:] if sequential else []
             with graph.control_dependencies(waits), graph.colocate_with(variable.handle.op):
                 assigned.append(make_op("AssignVariableOp", variable.handle, value, name="AssignVariableOp"))
-        for table, (keys, contents) in columns.items():
+        for table, contents in columns.items():
             with graph.control_dependencies(assigned[-1:] if sequential else []):
-                assigned.append(table.imported(keys, contents))
+                assigned.append(table.imported(*contents))
         return group(*assigned, name="restore_all") if assigned else no_op(name="restore_all")
 
     def check(self, path: str, reshape: bool) -> None:

@@ -214,7 +214,7 @@ def test_tensorflow_names_are_loaded_on_first_use() -> None:
         assert "aioflow.loading.tensorflow_names" in sys.modules
         assert "distributions" not in dir(aioflow)
         for name, text in (
-            ("data", "see docs/compatibility.md"),
+            ("estimator", "see docs/compatibility.md"),
             ("worker", "no attribute 'worker'; it is a module that has to be imported: import aioflow.worker"),
         ):
             try:

@@ -298,7 +298,7 @@ async def _next_item(iterator: AsyncIterator[Value]) -> _Item:
 @binder("AioflowAsyncIteratorNext", device="CPU", is_async=True, fresh=True, takes_step=True)
 def async_iterator_next(binding: Binding) -> Callable[..., Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
-    check = ResultCheck(binding)
+    check = ResultCheck(binding.output_dtypes, binding.output_dims)
     source = binding.shared(lambda: AsyncSource(function, binding.attrs["prefetch"], background_of(binding.state)))
 
     gives_back = binding.gives_back

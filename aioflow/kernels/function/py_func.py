@@ -53,8 +53,8 @@ def read_only(value: Value) -> Value:
 class ResultCheck:
     """The conversion of a function's result to the outputs of its node."""
 
-    def __init__(self, binding: Binding) -> None:
-        self._specs = list(zip(binding.output_dtypes, binding.output_dims, strict=True))
+    def __init__(self, dtypes: Sequence[DType], shapes: Sequence[Dims]) -> None:
+        self._specs = list(zip(dtypes, shapes, strict=True))
 
     def __call__(self, result: Value) -> tuple[Array, ...]:
         """Return one array per output.
@@ -145,7 +145,7 @@ def call_error(error: BaseException, meanings: Sequence[tuple[type[BaseException
 @binder("AioflowPyCoroutineStateless", device="CPU", is_async=True, fresh=True, retains=True)
 def py_coroutine(binding: Binding) -> Callable[[Sequence[Value]], Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
-    check = ResultCheck(binding)
+    check = ResultCheck(binding.output_dtypes, binding.output_dims)
 
     async def run(values: Sequence[Value]) -> tuple[Array, ...]:
         try:
@@ -218,7 +218,7 @@ async def _once(function: PythonFunction, values: Sequence[Value]) -> Value:
 @binder("PyFuncStateless", device="CPU", is_async=True, fresh=True, retains=True)
 def py_func(binding: Binding) -> Callable[[Sequence[Value]], Awaitable[tuple[Array, ...]]]:
     function = find_function(binding.attrs["token"])
-    check = ResultCheck(binding)
+    check = ResultCheck(binding.output_dtypes, binding.output_dims)
     # Only a call without effects may be abandoned in its thread.
     effects = OPS.get(binding.op_type).stateful
 

@@ -47,10 +47,10 @@ class ExportedTable:
             # One node exports both columns, so that they are of the same moment.
             return make_list("LookupTableExportV2", self.handle, Tkeys=self.key_dtype, Tvalues=self.value_dtype)
 
-    def imported(self, keys: Tensor, values: Tensor) -> Operation:
-        """Return a node that replaces all entries of the table by these."""
+    def imported(self, *columns: Tensor) -> Operation:
+        """Return a node that replaces all entries of the table by these columns."""
         with self.graph.colocate_with(self.handle.op):
-            return make_op("LookupTableImportV2", self.handle, keys, values)
+            return make_op("LookupTableImportV2", self.handle, *columns)
 
 
 class SavedColumn:

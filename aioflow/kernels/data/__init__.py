@@ -1,0 +1,1 @@
+"""Kernels of input pipelines: the stages of datasets, and the iterators that pull elements through them."""

@@ -1,0 +1,1 @@
+"""Ops of input pipelines: datasets and iterators."""
