@@ -126,6 +126,7 @@ REWRITES: Final = (
 # Collections of op names that hold no facts about ops: patterns of rewrite rules, samples, TensorFlow's public names.
 PATTERNS: Final = frozenset(
     {
+        "aioflow.data.vectorizing._RULES",
         "aioflow.compiler.optimize.arithmetic._RULES",
         "aioflow.compiler.optimize.fold_batch_norm._CONVOLUTIONS",
         "aioflow.compiler.optimize.fold_batch_norm._NORMS",

@@ -10,10 +10,11 @@ import numpy as np
 
 from aioflow.arguments import check_callable, check_kind
 from aioflow.data import structures
-from aioflow.data.building import Described, flattening, is_coroutine_function, spec_like, traced
+from aioflow.data.building import Described, Traced, flattening, is_coroutine_function, spec_like, traced
 from aioflow.data.iteration import DatasetIterator
 from aioflow.data.iterator import Iterator as GraphIterator
 from aioflow.data.iterator import initializable_iterator, one_shot_iterator
+from aioflow.data.vectorizing import vectorized
 from aioflow.errors import DTypeError, InvalidArgumentError
 from aioflow.graph import dtypes
 from aioflow.graph.dtypes import DTypeLike, as_dtype
@@ -332,7 +333,11 @@ class Dataset(Described):
             made = traced(map_func, [self.element_spec], "map")
             if isinstance(made.structure, Dataset):
                 raise DTypeError("the function of map returns a dataset", expected="flat_map", actual="map")
-            return Dataset("map", made.structure, [self], [calls], traced=made, name=name)
+            rows = vectorized(made)
+            inputs: list[Described] = [self]
+            if rows is not None:
+                inputs.append(Described("function", made.structure, traced=Traced(rows, made.structure)))
+            return Dataset("map", made.structure, inputs, [calls], traced=made, name=name)
         if output_types is None:
             raise DTypeError("a coroutine function needs output_types", expected="output_types=…", actual=None)
         spec = structures.specs(output_types, output_shapes, "map")

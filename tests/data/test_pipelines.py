@@ -240,8 +240,8 @@ async def test_wrong_arguments_are_refused() -> None:
         (af.data.TFRecordDataset("no such file"), NotFoundError, "no such file"),
         (Dataset.from_generator(lambda: ["x"], af.int64), Exception, "element 0|item|int64"),
     ]
-    for dataset, kind, text in refused:
-        with pytest.raises(kind, match=text):
+    for dataset, failure, text in refused:
+        with pytest.raises(failure, match=text):
             await numbers_of(dataset)
 
 

@@ -234,6 +234,37 @@ CASES: Final[dict[str, DatasetCase]] = {
         "float32[None]",
         [[0.0, 1.0], "InvalidArgumentError", [4.0, 5.0]],
     ),
+    "map strings of several lengths": DatasetCase(
+        lambda m: (
+            D(m)
+            .from_tensor_slices(["ab", "cd", "efg", "hi", "j"])
+            .map(lambda s: m.cast(m.decode_raw(s, m.uint8), m.int32))
+        ),
+        "int32[None]",
+        [[97, 98], [99, 100], [101, 102, 103], [104, 105], [106]],
+    ),
+    "map rows with an error, in batches": DatasetCase(
+        lambda m: (
+            D(m)
+            .from_tensor_slices(["abcd", "efgh", "x", "ijkl", "mnop", "qrst"])
+            .map(lambda s: m.reshape(m.decode_raw(s, m.uint8), [2, 2]))
+            .batch(2)
+        ),
+        "uint8[None, 2, 2]",
+        [
+            [[[97, 98], [99, 100]], [[101, 102], [103, 104]]],
+            "InvalidArgumentError",
+            [[[109, 110], [111, 112]], [[113, 114], [115, 116]]],
+        ],
+    ),
+    "map rows in batches": DatasetCase(
+        lambda m: D(m).range(10).map(lambda x: (x * 2 + 1, m.where(x > 4, x, -x), m.expand_dims(x, 0))).batch(5),
+        ("int64[None]", "int64[None]", "int64[None, 1]"),
+        [
+            ([1, 3, 5, 7, 9], [0, -1, -2, -3, -4], [[0], [1], [2], [3], [4]]),
+            ([11, 13, 15, 17, 19], [5, 6, 7, 8, 9], [[5], [6], [7], [8], [9]]),
+        ],
+    ),
     "filter": DatasetCase(lambda m: D(m).range(6).filter(lambda x: m.equal(x % 2, 1)), "int64[]", [1, 3, 5]),
     "filter pairs": DatasetCase(
         lambda m: D(m).from_tensor_slices(([1, 2, 3], [3, 2, 1])).filter(lambda x, y: x > y),

@@ -13,16 +13,30 @@ import numpy as np
 from aioflow.concurrency.stopping import checkpoint
 from aioflow.concurrency.threads import in_thread
 from aioflow.errors import CancelledError, InvalidArgumentError, OpError
+from aioflow.kernels.data.sequences import split
 from aioflow.kernels.data.stages import Components
 from aioflow.kernels.function.py_func import ResultCheck, call_error, is_cancelled, read_only
 from aioflow.kernels.registry import BodySteps
-from aioflow.memory.values import Value
+from aioflow.memory.values import Array, Value
 from aioflow.ops.function.python_functions import PythonFunction
 
 CallOutcome: TypeAlias = Components | OpError
 
 _ON_LOOP: Final = 500e-6  # seconds of calls that may run on the event loop
-_WORTH_A_THREAD: Final = 50e-6  # seconds of a call from which several threads pay
+_ROWS: Final = 4  # elements from which stacking pays
+_WORTH_A_THREAD: Final = 1e-3  # seconds of a call from which several threads pay
+
+
+def _stacked(column: Sequence[Any]) -> Array:
+    first = column[0]
+    if isinstance(first, np.ndarray) and first.dtype.hasobject:
+        if not first.ndim:
+            made = np.empty(len(column), object)
+            made[:] = [each.item() for each in column]
+            return made
+    elif not np.ndim(first):
+        return np.array(column)
+    return np.stack(column)
 
 
 class ElementFunction(Protocol):
@@ -65,6 +79,31 @@ class OpFunction:
         found = await concurrent(lambda part: in_thread(self._loop, part, effects=False), parts, lanes)
         return [outcome for part in found for outcome in part]
 
+    @property
+    def is_callable(self) -> bool:
+        """True if the function has no branches, loops and nodes that wait."""
+        return self._body.is_callable
+
+    async def stacked(self, elements: Sequence[Components]) -> list[CallOutcome] | None:
+        """Return the results of a function of stacked elements; None if it fails or changes their number."""
+        if self._cost * len(elements) < _ON_LOOP:
+            return self._of_rows(elements)
+        return await in_thread(self._of_rows, elements, effects=False)
+
+    def _of_rows(self, elements: Sequence[Components]) -> list[CallOutcome] | None:
+        started = perf_counter()
+        try:
+            with np.errstate(all="ignore"):
+                columns = [_stacked(column) for column in zip(*elements, strict=True)]
+                results: list[Any] = list(self._body.call([*columns, *self._captured], None))
+        except (OpError, ValueError):  # elements of different shapes cannot be stacked
+            return None
+        if any(np.ndim(each) == 0 or np.shape(each)[0] != len(elements) for each in results):
+            return None
+        found: list[CallOutcome] = list(zip(*(split(each) for each in results), strict=True))
+        self._cost = (perf_counter() - started) / len(elements)
+        return found
+
     async def one(self, element: Components) -> list[Value]:
         """Return the results for one element, which may be handles."""
         if self._body.is_callable:
@@ -90,6 +129,30 @@ class OpFunction:
                     found.append(error)
         self._cost = (perf_counter() - started) / len(elements)
         return found
+
+
+class RowFunction:
+    """A function of many elements at once, beside the function of one element that it was derived from.
+
+    Args:
+        rows: The function of the stacked components of some elements.
+        single: The function of one element, for the case that the other fails.
+    """
+
+    def __init__(self, rows: OpFunction, single: OpFunction) -> None:
+        self._rows = rows
+        self._single = single
+        self._fails = False
+
+    async def each(self, elements: Sequence[Components], lanes: int) -> list[CallOutcome]:
+        """Return the result or the error for each element; at most `lanes` calls run at the same time."""
+        if len(elements) >= _ROWS and not self._fails and self._rows.is_callable:
+            found = await self._rows.stacked(elements)
+            if found is not None:
+                return found
+            # Elements of different shapes would fail each time.
+            self._fails = True
+        return await self._single.each(elements, lanes)
 
 
 class CoroutineFunction:

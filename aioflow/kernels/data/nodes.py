@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from aioflow.errors import InvalidArgumentError
+from aioflow.errors import InternalError, InvalidArgumentError
 from aioflow.graph.dtypes import bool_
 from aioflow.graph.shapes import Dims
 from aioflow.kernels.data.ahead import CoroutineMapStage, PrefetchStage
@@ -44,6 +44,12 @@ from aioflow.ops.function.python_functions import find_function
 from aioflow.sync.background import background_of
 from aioflow.sync.waiting import StepAccount
 
+
+def no_stage(dataset: DatasetValue, pipeline: Pipeline, path: Path) -> Stage:
+    """Raise InternalError: a node that holds a function has no elements."""
+    raise InternalError(f"{dataset.name!r} has no elements")
+
+
 KINDS: Final[dict[str, Callable[[DatasetValue, Pipeline, Path], Stage]]] = {
     "async_items": AsyncIterableStage,
     "batch": BatchStage,
@@ -54,6 +60,7 @@ KINDS: Final[dict[str, Callable[[DatasetValue, Pipeline, Path], Stage]]] = {
     "coroutine_reduce": ReduceStage,
     "filter": FilterStage,
     "fixed_length_records": FixedLengthStage,
+    "function": no_stage,  # a node that only holds a function
     "generator": GeneratorStage,
     "interleave": InterleaveStage,
     "map": MapStage,
