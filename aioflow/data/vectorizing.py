@@ -27,7 +27,7 @@ class _CannotVectorizeError(Exception):
 
 
 def vectorized(traced: Traced) -> Function | None:
-    """Return the function of batches of elements, or None if there is none."""
+    """Return the function of batches of elements, or None if it cannot be derived."""
     function = traced.function
     if function.captured or function.effects or function.body.waits:
         return None

@@ -131,7 +131,7 @@ class OpFunction:
         return found
 
 
-class RowFunction:
+class StackedFunction:
     """A function of many elements at once, beside the function of one element that it was derived from.
 
     Args:

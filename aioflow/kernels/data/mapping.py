@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from aioflow.errors import InvalidArgumentError, OpError
-from aioflow.kernels.data.functions import CallOutcome, ElementFunction, OpFunction, RowFunction, located
+from aioflow.kernels.data.functions import CallOutcome, ElementFunction, OpFunction, StackedFunction, located
 from aioflow.kernels.data.stages import Components, DatasetValue, Ledger, Path, Pipeline, Stage, StagePosition, whole
 
 _CHUNK: Final = 256  # elements per hop to a thread
@@ -22,7 +22,7 @@ class MapStage(Stage):
         self._name = dataset.name
         self._function: ElementFunction = dataset.function
         if len(dataset.inputs) > 1:
-            self._function = RowFunction(dataset.inputs[1].function, dataset.function)
+            self._function = StackedFunction(dataset.inputs[1].function, dataset.function)
         lanes = dataset.number(0) if dataset.args else 1
         self._lanes = _DEFAULT if lanes < 1 else lanes
         self._outcomes: deque[CallOutcome | None] = deque()
