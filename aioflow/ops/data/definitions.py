@@ -22,16 +22,17 @@ from aioflow.ops.lookup.mutable import ExportedTable, SavedColumn
 ELEMENT: Final = ["output_types: list(type) >= 1", "output_shapes: list(shape) >= 1"]
 _NAMED: Final = ["container: string = ''", "shared_name: string = ''"]
 _STAGE: Final = ["kind: string", "N: int >= 0", "Targs: list(type)", *ELEMENT]
+_HANDLE: Final = handle(on_host="stages of input pipelines run on the host", is_numeric=False)
 _INPUTS: Final = "datasets: N*resource, args: list:Targs"
 
-define_op("AioflowDataset", _INPUTS, "handle: resource", _STAGE, shape=scalar, traits=handle())
+define_op("AioflowDataset", _INPUTS, "handle: resource", _STAGE, shape=scalar, traits=_HANDLE)
 define_op(
     "AioflowFunctionDataset",
     f"{_INPUTS}, captured: list:Tcaptured",
     "handle: resource",
     [*_STAGE, "f: func", "Tcaptured: list(type)"],
     shape=scalar,
-    traits=handle(),
+    traits=_HANDLE,
 )
 define_op(
     "AioflowPythonDataset",
@@ -47,7 +48,7 @@ define_op(
     "handle: resource",
     ["shared_name: string", "container: string", *ELEMENT],
     shape=scalar,
-    traits=handle(),
+    traits=_HANDLE,
 )
 define_op(
     "AioflowOneShotIterator",
@@ -55,7 +56,7 @@ define_op(
     "handle: resource",
     ["dataset_factory: func", "Tcaptured: list(type)", *ELEMENT, *_NAMED],
     shape=scalar,
-    traits=handle(),
+    traits=_HANDLE,
 )
 define_op("AioflowMakeIterator", "dataset: resource, iterator: resource", "", traits=waiting())
 define_op(
@@ -75,7 +76,7 @@ define_op(
     "resource_handle: resource",
     ["output_types: list(type) = []", "output_shapes: list(shape) = []"],
     shape=scalar,
-    traits=handle(),
+    traits=_HANDLE,
 )
 define_op("AioflowIteratorPosition", "iterator: resource", "position: string", shape=scalar, traits=waiting())
 define_op("AioflowSeekIterator", "iterator: resource, position: string", "", traits=waiting())
