@@ -166,7 +166,7 @@ class OpError(AioflowError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A node belongs to its graph, and neither can be pickled. The node's name, op and source line are kept.
-        return type(self), (self.message,), {**self.__dict__, "op": None, "node_def": None}
+        return type(self), self.args, {**self.__dict__, "op": None, "node_def": None}
 
     @property
     def error_code(self) -> int:

@@ -323,12 +323,8 @@ class Session(Blocking, Batching, Reporting):
             raise UnimplementedError(
                 "sessions with the target '' share no resources", expected="a worker or an address", actual=target
             )
-        session = Session(target, Graph(), config, credentials=credentials)
-        try:
-            await session.connect()
+        async with Session(target, Graph(), config, credentials=credentials) as session:
             await session.clear(containers or None)
-        finally:
-            await session.close()
 
     async def clear(self, containers: Sequence[str] | None = None) -> None:
         """Drop the variables and other resources of the containers, or of all, on all workers of the session."""

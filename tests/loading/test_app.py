@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +14,7 @@ import pytest
 
 import aioflow as af
 
-if importlib.util.find_spec("absl") is not None:
-    from absl import flags as absl_flags
-else:
-    absl_flags = None
+absl_flags: Any = importlib.import_module("absl.flags") if importlib.util.find_spec("absl") is not None else None
 
 needs_absl = pytest.mark.skipif(absl_flags is None, reason="absl-py, of the extra flags, is not installed")
 
