@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,21 @@ import aioflow as af
 absl_flags: Any = importlib.import_module("absl.flags") if importlib.util.find_spec("absl") is not None else None
 
 needs_absl = pytest.mark.skipif(absl_flags is None, reason="absl-py, of the extra flags, is not installed")
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """Undo what `absl.app` changes in the process: parsed flags, and the handler of the root logger."""
+    if absl_flags is None:
+        yield
+        return
+    importlib.import_module("absl.app")  # which defines flags of its own
+    root, absl_logger = logging.getLogger(), logging.getLogger("absl")
+    kept = root.handlers[:], root.level, absl_logger.handlers[:], absl_logger.level, absl_logger.propagate
+    absl_flags.FLAGS.unparse_flags()
+    yield
+    absl_flags.FLAGS.unparse_flags()
+    root.handlers[:], root.level, absl_logger.handlers[:], absl_logger.level, absl_logger.propagate = kept
 
 
 def exit_code(main: Callable[[list[str]], Any] | None, argv: list[str] | None) -> object:
@@ -72,7 +88,6 @@ def own_flags(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield af.flags
     for name in set(absl_flags.FLAGS) - set(kept):
         delattr(absl_flags.FLAGS, name)
-    absl_flags.FLAGS.unparse_flags()
 
 
 @needs_absl
