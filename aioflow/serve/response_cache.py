@@ -70,14 +70,14 @@ class ResponseCache:
             OpError: as for the computation.
         """
         loop = asyncio.get_running_loop()
-        ends = None if timeout is None else loop.time() + timeout
+        left, begun = timeout, loop.time()
         while (pending := self._pending.get(key)) is not None:
             # `wait`, unlike `await`, leaves the future as it is if this waiter is cancelled.
-            done, _ = await asyncio.wait([pending], timeout=None if ends is None else max(0.0, ends - loop.time()))
-            if not done:
-                raise DeadlineExceededError(
-                    "the request was not answered in time", expected=f"at most {timeout} s", actual="still computed"
-                )
+            done, _ = await asyncio.wait([pending], timeout=left)
+            if timeout is not None:
+                left = timeout - (loop.time() - begun)
+            if not done or (left is not None and left <= 0 and pending.cancelled()):
+                raise _late(timeout)
             if pending.cancelled():
                 continue
             error = pending.exception()
@@ -86,10 +86,14 @@ class ResponseCache:
             return pending.result(), True
         outcome = self._pending[key] = loop.create_future()
         try:
-            values = await compute(None if ends is None else max(0.0, ends - loop.time()))
+            values = await compute(left)
+            for array in values.values():
+                array.flags.writeable = False  # several requests have it, as they have stored ones
             outcome.set_result(values)
             return values, False
         except OpError as error:
+            if isinstance(error, DeadlineExceededError) and left != timeout:
+                raise _late(timeout) from error  # the error names what was left of the limit
             if not isinstance(error, CancelledError | DeadlineExceededError):
                 outcome.set_exception(error)
                 outcome.exception()  # mark it as retrieved: there may be no waiter
@@ -107,6 +111,12 @@ class ResponseCache:
         self.bytes += size
         while self.bytes > self._limit:
             self.bytes -= self._entries.popitem(last=False)[1][1]
+
+
+def _late(timeout: float | None) -> DeadlineExceededError:
+    return DeadlineExceededError(
+        "the request was not answered in time", expected=f"at most {timeout} s", actual="still computed"
+    )
 
 
 def key_of(signature: str, arrays: Mapping[str, Array], wanted: Sequence[str]) -> bytes:

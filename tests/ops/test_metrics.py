@@ -65,14 +65,23 @@ async def test_fed_weights_that_do_not_fit_fail_the_step(weights: Any) -> None:
                 await session.run(update, {x: np.ones((2, 2, 2)), w: weights})
 
 
-async def test_predictions_outside_of_0_and_1_fail_the_step() -> None:
+@pytest.mark.parametrize("labels", [np.array([True, False]), np.array([1, 0]), np.array([1.0, 0.0], np.float32)])
+async def test_predictions_outside_of_0_and_1_fail_the_step(labels: Any) -> None:
     with af.Graph().as_default():
-        x = af.placeholder("float32", [2])
-        _, update = af.metrics.auc([True, False], x)
+        x, y = af.placeholder("float32", [None]), af.placeholder(labels.dtype, [None])
+        _, update = af.metrics.auc(y, x)
         async with af.Session() as session:
             await session.run(af.local_variables_initializer())
             with pytest.raises(InvalidArgumentError, match=r"predictions must be in \[0, 1\]"):
-                await session.run(update, {x: [0.5, 1.5]})
+                await session.run(update, {x: [0.5, 1.5], y: labels})
+
+
+async def test_predictions_may_be_classes() -> None:
+    with af.Graph().as_default():
+        updates = [af.metrics.auc([1, 0, 1], af.constant(found))[1] for found in ([1, 0, 1], [True, False, True])]
+        async with af.Session() as session:
+            await session.run(af.local_variables_initializer())
+            assert await session.run(updates) == pytest.approx([1.0, 1.0])
 
 
 async def test_auc_is_the_probability_of_the_right_order() -> None:

@@ -84,6 +84,7 @@ async def test_concurrent_equal_requests_share_one_computation(held: tuple[Serve
             each.set_result(None)
     for task in (tasks[0], *tasks[2:], urgent):
         np.testing.assert_allclose(task.result().outputs["y"], rows() * 2, rtol=1e-6)
+        assert not task.result().outputs["y"].flags.writeable
     assert model.cache is not None
     assert (len(calls.begun), model.cache.hits, model.cache.misses) == (2, 2, 2)
 
@@ -104,6 +105,20 @@ async def test_another_waiter_computes_if_the_first_request_ends(held: tuple[Ser
     for task in others:
         np.testing.assert_allclose(task.result().outputs["y"], rows() * 2, rtol=1e-6)
     assert len(calls.begun) == 2
+
+
+async def test_a_late_request_names_its_own_limit_although_it_waited(held: tuple[ServedModel, HeldCalls]) -> None:
+    model, calls = held
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(quiet(model.infer(InferRequest({"x": rows()}))))
+        await eventually(lambda: len(calls.begun) == 1)
+        second = group.create_task(quiet(model.infer(InferRequest({"x": rows()}, timeout=60.0))))
+        await asyncio.sleep(0)
+        for number in range(2):
+            await eventually(lambda number=number: len(calls.begun) > number)  # type: ignore[misc]  # bound at once
+            calls.begun[number].set_exception(DeadlineExceededError("late", expected="at most the rest"))
+    assert isinstance(first.result(), DeadlineExceededError)
+    assert getattr(second.result(), "expected", None) == "at most 60.0 s"
 
 
 async def test_an_error_ends_all_waiters_and_is_not_kept(held: tuple[ServedModel, HeldCalls]) -> None:

@@ -13,6 +13,7 @@ from aioflow.graph.graph import Tensor
 from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make
 from aioflow.ops.array.selection import where_v2
 from aioflow.ops.control.assertions import assert_greater_equal, assert_less_equal, assert_rank_in
+from aioflow.ops.core import identity
 from aioflow.ops.math.division import div_no_nan
 from aioflow.ops.math.reduction import cumsum, reduce_min, reduce_sum
 from aioflow.ops.math.sorting import argmax, argmin
@@ -194,14 +195,13 @@ def _counts_at(
     A prediction is positive if it is above the threshold.
     """
     limits = constant(np.asarray(list(thresholds), np.float32))
-    scores = convert_to_tensor(predictions)
-    bounds = [constant(each, scores.dtype) for each in (0.0, 1.0)]
+    scores = cast_to(predictions, dtypes.float32)
     checks = [
         check(scores, bound, message="predictions must be in [0, 1]")
-        for check, bound in zip((assert_greater_equal, assert_less_equal), bounds, strict=True)
+        for check, bound in ((assert_greater_equal, 0.0), (assert_less_equal, 1.0))
     ]
     with control_dependencies(checks):
-        right, found, factors = aligned(cast_to(labels, dtypes.bool_), cast_to(scores, dtypes.float32), weights)
+        right, found, factors = aligned(cast_to(labels, dtypes.bool_), identity(scores), weights)
     above = make("Greater", make("Reshape", found, [1, -1]), make("ExpandDims", limits, 1))
     if factors is not None:
         factors = make("Reshape", broadcast_weights(factors, found), [-1])
