@@ -135,8 +135,7 @@ def _local_cluster() -> tuple[tuple[str, ...], Mapping[str, str]]:
     found: dict[tuple[str, ...], Mapping[str, str]] = {}
     for process in _PROCESSES.glob("[0-9]*"):
         with suppress(OSError):  # it has ended meanwhile
-            # Root could read the others, but would send their credentials to addresses that any user may choose.
-            if process.stat().st_uid != os.geteuid():
+            if not _is_own(process):
                 continue
             command = _texts(process / "cmdline")
             jobs = tuple(_given_jobs(command))
@@ -151,6 +150,19 @@ def _local_cluster() -> tuple[tuple[str, ...], Mapping[str, str]]:
             actual=f"{clusters} on this machine",
         )
     return next(iter(found.items()))
+
+
+def _is_own(process: Path) -> bool:
+    """Return whether this is a Python process of the effective user, with no right of another user.
+
+    Root could read all processes, but would send its credentials to addresses that any user may choose: also by the
+    arguments and the environment of a set-uid program, whose owner is root, and whose real user is not.
+    """
+    if not process.joinpath("exe").readlink().name.startswith("python"):
+        return False
+    lines = process.joinpath("status").read_text(encoding="utf-8").splitlines()
+    users = next(line.split()[1:] for line in lines if line.startswith("Uid:"))  # real, effective, saved, file system
+    return set(users) == {str(os.geteuid())}
 
 
 def _given_jobs(command: Sequence[str]) -> Iterator[str]:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -56,18 +56,28 @@ async def top(*arguments: str) -> tuple[int | None, str, str]:
         return process.returncode, output.decode(), errors.decode()
 
 
-def test_only_workers_of_the_effective_user_are_found(
+def process_of_a_worker(folder: Path, jobs: str, users: Iterable[int] = (), program: str = "python3.11") -> None:
+    """Make a folder as of a process in Linux' /proc, with its real, effective, saved and file system user."""
+    user = os.geteuid()
+    folder.mkdir()
+    folder.joinpath("cmdline").write_text(f"python\0-m\0aioflow.worker\0--cluster\0{jobs}\0--job\0ps\0")
+    folder.joinpath("environ").write_text("HOME=/\0")
+    folder.joinpath("exe").symlink_to(f"/usr/bin/{program}")
+    listed = "\t".join(map(str, users or [user] * 4))
+    folder.joinpath("status").write_text(f"Name:\tpython\nUid:\t{listed}\nGid:\t0\t0\t0\t0\n")
+
+
+def test_only_python_processes_without_another_user_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for number, port in enumerate((2222, 3333)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        folder.joinpath("cmdline").write_text(f"python\0-m\0aioflow.worker\0--cluster\0ps=localhost:{port}\0")
-        folder.joinpath("environ").write_text("")
+    user = os.geteuid()
+    process_of_a_worker(tmp_path / "1", "ps=localhost:2222")
+    process_of_a_worker(tmp_path / "2", "ps=localhost:3333", program="python")
+    process_of_a_worker(tmp_path / "3", "ps=localhost:4444", [user + 1, user, user, user])  # as of a set-uid program
+    process_of_a_worker(tmp_path / "4", "ps=localhost:5555", program="su")
     monkeypatch.setattr(aioflow.cli.top, "_PROCESSES", tmp_path)
     assert main(["top", "--once"]) == 2
-    assert "ps=localhost:2222; ps=localhost:3333 on this machine" in capsys.readouterr().err
-    user = os.geteuid()
+    assert "actual: ps=localhost:2222; ps=localhost:3333 on this machine" in capsys.readouterr().err
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     assert main(["top", "--once"]) == 2
     assert "no worker on this machine" in capsys.readouterr().err
@@ -186,10 +196,7 @@ def test_cluster_must_be_given_if_there_is_not_one(
 ) -> None:
     monkeypatch.setattr("aioflow.cli.top._PROCESSES", tmp_path)
     for number, jobs in enumerate(clusters):
-        (tmp_path / str(number)).mkdir()
-        command = ["python", "-m", "aioflow.worker", "--cluster", jobs, "--job", "ps", ""]
-        (tmp_path / str(number) / "cmdline").write_text("\0".join(command))
-        (tmp_path / str(number) / "environ").write_text("HOME=/\0")
+        process_of_a_worker(tmp_path / str(number), jobs)
     assert main(["top", "--once"]) == 2
     errors = capsys.readouterr().err
     assert "no cluster is given" in errors

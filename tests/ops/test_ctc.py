@@ -79,6 +79,38 @@ def test_too_few_results_fail_the_step() -> None:
     paths, _ = af.nn.ctc_beam_search_decoder(np.zeros((1, 1, 2), np.float32), [1], beam_width=4, top_paths=4)
     with pytest.raises(InvalidArgumentError, match="too few results for sequence 0"):
         evaluate([paths[0].values])
+    paths, _ = af.nn.ctc_beam_search_decoder(np.full((1, 1, 2), np.nan, np.float32), [1])
+    with pytest.raises(InvalidArgumentError, match="logits of sequence 0 are not all finite"):
+        evaluate([paths[0].values])
+    with pytest.raises(InvalidArgumentError, match="top_paths"):
+        af.nn.ctc_beam_search_decoder(np.zeros((1, 1, 2), np.float32), [1], beam_width=2, top_paths=3)
+
+
+@pytest.mark.parametrize("shape", [None, [None, None, 4], [None, None, None]])
+@pytest.mark.parametrize(
+    ("labels", "counts", "blank"),
+    [([[1, 2]], [3], 0), ([[1, 2]], [-1], 0), ([[1, 2**32 + 1]], [2], 0), ([[1, 2]], [2], 4), ([[1, 2]], [2], -5)],
+)
+def test_dense_labels_that_do_not_fit_are_refused(shape: Any, labels: Any, counts: Any, blank: int) -> None:
+    x = af.placeholder("float32", shape)
+
+    def run() -> None:
+        result = af.nn.ctc_loss_v2(np.array(labels, np.int64), x, counts, [3], blank_index=blank)
+        evaluate([result], {x: np.zeros((3, 1, 4), np.float32)})
+
+    with pytest.raises(InvalidArgumentError, match=r"blank_index is no class|label_length is not|a label is no class"):
+        run()
+
+
+def test_labels_of_unknown_rank_and_of_no_size() -> None:
+    y, n = af.placeholder("int32"), af.placeholder("int32")
+    x = np.random.default_rng(3).standard_normal((4, 1, 4)).astype(np.float32)
+    fetches = [af.nn.ctc_loss_v2(y, x, n, [4]), *af.nn.collapse_repeated(y, n), *af.nn.ctc_unique_labels(y)]
+    loss_, merged_, count, unique, index = evaluate(fetches, {y: np.array([[2, 2, 1]], np.int32), n: np.array([3])})
+    assert np.isfinite(loss_).all()
+    assert [each.tolist() for each in (merged_, count, unique, index)] == [[[2, 1]], [2], [[2, 1, 0]], [[0, 0, 1]]]
+    empty = evaluate(list(af.nn.ctc_unique_labels(np.zeros((2, 0), np.int32))))
+    assert [each.shape for each in empty] == [(2, 0), (2, 0)]
 
 
 def test_second_derivative_is_refused() -> None:

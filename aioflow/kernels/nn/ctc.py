@@ -232,6 +232,8 @@ def ctc_beam_search_decoder(
     paths: list[list[Array]] = [[] for _ in range(top_paths)]
     for row in range(batch):
         logits = _log_softmax(np, inputs[: lengths[row], row].astype(np.float64))
+        if np.isnan(logits).any():
+            raise InvalidArgumentError(f"the logits of sequence {row} are not all finite", expected="no NaN or +inf")
         found = _search(logits, beam_width)
         if len(found) < top_paths:
             raise InvalidArgumentError(

@@ -19,8 +19,10 @@ from aioflow.ops.apply import TensorLike, constant, convert_to_tensor, make, mak
 from aioflow.ops.array.joining import concat
 from aioflow.ops.array.making import sequence_mask
 from aioflow.ops.array.selection import boolean_mask, where_v2
+from aioflow.ops.control.assertions import assert_less, assert_less_equal, assert_non_negative
+from aioflow.ops.core import identity
 from aioflow.ops.math.reduction import cumsum
-from aioflow.ops.scoping import name_scope
+from aioflow.ops.scoping import control_dependencies, name_scope
 from aioflow.ops.sparse.tensor import SparseTensor, sparse_of
 
 # ── definitions ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,7 +169,8 @@ def ctc_loss_v2(
         name: Name scope of the nodes.
 
     Raises:
-        InvalidArgumentError: labels are sparse and `blank_index` is None, or `label_length` is missing.
+        InvalidArgumentError: `blank_index` is no class, or None for sparse labels; or `label_length` is missing, or no
+            number of labels in a step.
     """
     with name_scope(name, "ctc_loss", [logits, label_length, logit_length]):
         given = convert_to_tensor(logits, name="logits")
@@ -182,33 +185,71 @@ def ctc_loss_v2(
             return _as(ctc_loss(sparse_labels, scores, steps), given)
         if label_length is None:
             raise InvalidArgumentError("dense labels need their lengths", expected="label_length", actual=None)
-        scores, values = _with_last_blank(scores, convert_to_tensor(labels), blank_index or 0)
-        counts = make("Cast", convert_to_tensor(label_length), DstT=dtypes.int32)
-        loss = ctc_loss(_sparse(values, counts), scores, steps, ignore_longer_outputs_than_inputs=True)
+        counts = make("Cast", _vector(label_length), DstT=dtypes.int32)
+        held = _held(_matrix(labels), counts, _classes(scores))
+        scores, values = _with_last_blank(scores, held.values, blank_index or 0)
+        held = SparseTensor(held.indices, values, held.dense_shape)
+        loss = ctc_loss(held, scores, steps, ignore_longer_outputs_than_inputs=True)
         impossible = make("Greater", counts, steps)
         return _as(where_v2(impossible, constant(np.inf, loss.dtype), loss), given)
 
 
-def _as(loss: Tensor, given: Tensor) -> Tensor:
-    return loss if loss.dtype is given.dtype else make("Cast", loss, DstT=given.dtype)
+def _as(tensor: Tensor, given: Tensor) -> Tensor:
+    return tensor if tensor.dtype is given.dtype else make("Cast", tensor, DstT=given.dtype)
 
 
 def _with_last_blank(scores: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    """Move the blank to the end of the classes."""
+    """Move the blank to the end of the classes.
+
+    Raises:
+        InvalidArgumentError: the number of classes is known, and the blank is none of them. Otherwise the step fails.
+    """
     labels = make("Cast", labels, DstT=dtypes.int32)
+    classes = _classes(scores)
     known = None if scores.dims is None else scores.dims[2]
+    if known is not None and not -known <= blank < known:
+        raise InvalidArgumentError("blank_index is no class", expected=f"{-known} to {known - 1}", actual=blank)
     if blank == -1 or (known is not None and blank % known == known - 1):
         return scores, labels
-    at = make("GatherV2", make("Shape", scores), 2, 0) + blank if blank < 0 else constant(blank)
-    parts = make("Pack", [at, 1, make("GatherV2", make("Shape", scores), 2, 0) - at - 1])
+    at = classes + blank if blank < 0 else constant(blank)
+    message = "blank_index is no class"
+    with control_dependencies([assert_non_negative(at, message=message), assert_less(at, classes, message=message)]):
+        parts = make("Pack", [at, 1, classes - at - 1])
     before, of_blank, after = make_list("SplitV", scores, parts, 2, num_split=3)
     return concat([before, after, of_blank], 2), where_v2(make("Less", labels, at), labels, labels - 1)
 
 
-def _sparse(labels: Tensor, counts: Tensor) -> SparseTensor:
+def _matrix(labels: TensorLike) -> Tensor:
+    """Return the labels as a tensor of rank 2."""
+    made = identity(convert_to_tensor(labels, name="labels"))
+    made.set_shape([None, None])
+    return made
+
+
+def _vector(lengths: TensorLike) -> Tensor:
+    """Return the lengths as a tensor of rank 1."""
+    made = identity(convert_to_tensor(lengths, name="seq_length"))
+    made.set_shape([None])
+    return made
+
+
+def _classes(scores: Tensor) -> Tensor:
+    return make("GatherV2", make("Shape", scores), 2, 0)
+
+
+def _held(labels: Tensor, counts: Tensor, classes: Tensor) -> SparseTensor:
+    """Return the first `counts` labels of each row. The step fails if they do not exist or are no classes."""
     shape = make("Shape", labels)
-    held = sequence_mask(counts, make("GatherV2", shape, 1, 0))
-    return SparseTensor(make("Where", held), boolean_mask(labels, held), make("Cast", shape, DstT=dtypes.int64))
+    width = make("GatherV2", shape, 1, 0)
+    message = "label_length is not a number of labels"
+    fits = assert_non_negative(counts, message=message), assert_less_equal(counts, width, message=message)
+    with control_dependencies(fits):
+        mask = sequence_mask(identity(counts), width)
+    values = boolean_mask(labels, mask)
+    message = "a label is no class"
+    known = assert_non_negative(values, message=message), assert_less(values, _as(classes, values), message=message)
+    with control_dependencies(known):
+        return SparseTensor(make("Where", mask), identity(values), make("Cast", shape, DstT=dtypes.int64))
 
 
 # ── decoders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -258,8 +299,12 @@ def ctc_beam_search_decoder(
         probabilities.
 
     Raises:
-        InvalidArgumentError: in a step, there are fewer than `top_paths` results.
+        InvalidArgumentError: `top_paths` is larger than `beam_width`; or in a step, there are fewer results.
     """
+    if top_paths > beam_width:
+        raise InvalidArgumentError(
+            "top_paths is too large", expected=f"up to beam_width={beam_width}", actual=top_paths
+        )
     *parts, score = make_list(
         "CTCBeamSearchDecoder",
         inputs,
@@ -291,7 +336,7 @@ def collapse_repeated(labels: TensorLike, seq_length: TensorLike, name: str | No
         name: Name scope of the nodes.
     """
     with name_scope(name, "collapse_repeated_labels", [labels, seq_length]):
-        values, lengths = convert_to_tensor(labels, name="labels"), convert_to_tensor(seq_length, name="seq_length")
+        values, lengths = _matrix(labels), _vector(seq_length)
         shape = make("Shape", values)
         changes = make("NotEqual", values[:, 1:], values[:, :-1])
         first = make("OnesLike", make("Cast", values[:, :1], DstT=dtypes.bool_))
@@ -321,11 +366,13 @@ def ctc_unique_labels(labels: TensorLike, name: str | None = None) -> tuple[Tens
         Two [batch, max_length] tensors: the int64 labels, with zeros at the end, and int32 indices of these.
     """
     with name_scope(name, "ctc_unique_labels", [labels]):
-        values = make("Cast", convert_to_tensor(labels, name="labels"), DstT=dtypes.int64)
+        values = make("Cast", _matrix(labels), DstT=dtypes.int64)
         equal = make("Equal", make("ExpandDims", values, 2), make("ExpandDims", values, 1))
-        first = make("ArgMax", make("Cast", equal, DstT=dtypes.int32), 2, output_type=dtypes.int32)
         shape = make("Shape", values)
-        own = make("Equal", first, make("Range", 0, shape[1], 1))
+        positions = make("Range", 0, shape[1], 1)
+        # The least position of an equal label; not ArgMax, which refuses rows of size 0.
+        first = make("Min", where_v2(equal, positions, shape[1]), 2)
+        own = make("Equal", first, positions)
         unique = make("ScatterNd", _places(own), boolean_mask(values, own), shape)
         ranks = cumsum(make("Cast", own, DstT=dtypes.int32), 1, exclusive=True)
         return unique, make("GatherV2", ranks, first, 1, batch_dims=1)
