@@ -193,8 +193,9 @@ async def test_a_disconnect_frees_the_slot(tmp_path: Path) -> None:
 
 async def test_metrics_and_status_count_streams_and_tokens(tmp_path: Path) -> None:
     await saved_counting(tmp_path / "m")
-    options = ModelOptions(max_batch_size=2, max_enqueued_batches=1, warmup=False)
+    options = ModelOptions(max_batch_size=2, max_enqueued_batches=1)
     async with serving({"gpt2": tmp_path / "m"}, options) as (server, client):
+        assert (await families(client))["aioflow_tokens_total"] == {("gpt2", "1"): 0}, "the warm-up counts"
         await client.post(WHOLE, json={"tokens": [1], "parameters": {"max_tokens": 7}})
         streams = server.repository.get("gpt2").streams
         assert streams is not None

@@ -57,17 +57,17 @@ _FLAG: Final = Member(FLAG, lambda value: type(value) is bool, "true or false")
 _WHOLE: Final = Member(
     {**COUNT, "maximum": _MOST},
     lambda value: type(value) is int and 0 <= value <= _MOST,
-    "a whole number, not negative",
+    f"a whole number from 0 to {_MOST}",
 )
 _NUMBER: Final = Member(
     {"type": "number", "minimum": 0, "maximum": 1e6},
     lambda value: type(value) in (int, float) and 0 <= value <= 1e6,
-    "a number, not negative",
+    "a number from 0 to 1000000",
 )
 _COUNT: Final = Member(
     {"type": "integer", "minimum": 1, "maximum": _MOST},
     lambda value: type(value) is int and 1 <= value <= _MOST,
-    "a whole number, at least 1",
+    f"a whole number from 1 to {_MOST}",
 )
 _DATATYPE: Final = Member(DATATYPE, lambda value: type(value) is str and value in DATATYPES, ", ".join(DATATYPES))
 _SHAPE: Final = Member(

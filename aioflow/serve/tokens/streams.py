@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import logging
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from aioflow.errors import OpError, UnavailableError
@@ -93,6 +93,7 @@ class TokenStreams:
         steps = TokenSteps(session, model, loop, slots)
         self._engine = TokenEngine(steps, Slots(slots, steps.piece, slots * options.max_enqueued_batches))
         self._options = options
+        self._warmed = 0  # tokens that no client requested
         self._background = Background()
         self._timer: asyncio.TimerHandle | None = None
         self.has_text = loop.encoding == UTF8
@@ -109,6 +110,7 @@ class TokenStreams:
             async with asyncio.TaskGroup() as group:
                 for most in (2, 4):
                     group.create_task(self._warm(most))
+            self._warmed = self._engine.statistics().made
 
     async def _warm(self, most: int) -> None:
         try:
@@ -132,8 +134,9 @@ class TokenStreams:
             self._timer = asyncio.get_running_loop().call_later(_DRAINED * seconds, self._engine.end, error)
 
     def statistics(self) -> SlotsStatistics:
-        """Return the current numbers of streams."""
-        return self._engine.statistics()
+        """Return the current numbers of streams, and that of the tokens made for clients."""
+        found = self._engine.statistics()
+        return replace(found, made=found.made - self._warmed)
 
     @property
     def steps(self) -> int:
