@@ -202,7 +202,8 @@ def _with_last_blank(scores: Tensor, labels: Tensor, blank: int) -> tuple[Tensor
     """Move the blank to the end of the classes.
 
     Raises:
-        InvalidArgumentError: the number of classes is known, and the blank is none of them. Otherwise the step fails.
+        InvalidArgumentError: the number of classes is known, and blank_index is not one of them.
+            Otherwise the step fails.
     """
     labels = make("Cast", labels, DstT=dtypes.int32)
     classes = _classes(scores)
