@@ -61,7 +61,7 @@ async def test_program_ends_with_the_message(
     assert agrees(message, printed), printed
 
 
-def test_each_section_shows_its_message_and_its_cure() -> None:
+def test_each_section_shows_its_message_and_its_fix() -> None:
     _, *sections = re.split(
         r"^### ", PAGE.read_text(encoding="utf-8").partition("\n## Still stuck")[0], flags=re.MULTILINE
     )
@@ -69,7 +69,7 @@ def test_each_section_shows_its_message_and_its_cure() -> None:
     for section in sections:
         title, _, rest = section.partition("\n")
         assert "**Cause:**" in rest, title
-        assert "**Cure:**" in rest, title
+        assert "**Fix:**" in rest, title
         shown = re.search(r"^```text\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
         if shown is not None and "never awaited" not in title:
             assert all(part.strip() in shown[1] for part in title.split("…")), title
