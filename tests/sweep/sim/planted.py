@@ -253,7 +253,7 @@ PLANTS: Final[Mapping[str, Plant]] = {
     "a part counts as registered with a restarted task": stale_registration,
     "a session does not notice that a task was restarted": restart_unnoticed,
     "a step is run again after UnavailableError, and applied twice": retry_that_applies_twice,
-    "a step that its client gave up is begun all the same": fence_forgotten,
+    "a step that its client gave up is begun anyway": fence_forgotten,
     "a value that comes before its step is dropped": early_value_dropped,
     "neither an abort nor a CANCEL is sent to the worker": abort_not_forwarded,
     "a silent peer is never found dead": heartbeat_that_never_fires,
