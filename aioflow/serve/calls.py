@@ -45,8 +45,8 @@ _COARSE: Final = 3e-2  # for 16-bit dtypes
 _NOISE: Final = 1e-3  # relative to that, for the largest value of all: a column may be a difference of large numbers
 
 
-async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
-    """Return True if steps of two and three rows yield the same as steps of single rows. False if the steps fail."""
+async def _mixed_rows(session: Session, signature: Signature) -> str:
+    """Return how steps of two and three rows differ from steps of single rows, or fail; "" if they do neither."""
     inputs = list(signature.inputs.values())
     step = session.make_callable(list(signature.outputs.values()), inputs)
     failure: OpError | None = None
@@ -61,11 +61,8 @@ async def keeps_rows_apart(session: Session, signature: Signature) -> bool:
             failure = error
             continue
         apart = all(_agree(values, alone[:rows]) for rows, values in enumerate(together, 2))
-        if not apart:
-            _LOG.info("requests share no steps: rows that are computed together give something else than alone")
-        return apart
-    _LOG.info("requests share no steps, since those with random rows failed: %s", failure)
-    return False
+        return "" if apart else "rows that are computed together give something else than alone"
+    return f"steps with random rows failed: {failure}"
 
 
 def _random_rows(tensor: Tensor, size: int, words: bool, rng: np.random.Generator) -> Array:
@@ -232,31 +229,38 @@ class SignatureCalls(ABC):
         """Run the steps that requests will use most, with zeros as inputs."""
 
 
-async def open_call(session: Session, signature: Signature, options: ModelOptions) -> SignatureCalls:
-    """Return a call of a signature, batched if possible."""
-    if await _is_batched(session, signature, options):
+async def open_call(session: Session, signature: Signature, options: ModelOptions, model: str) -> SignatureCalls:
+    """Return a call of a signature, batched if possible. If it is not, log the reason with the name of the model."""
+    why = await _why_not_batched(session, signature, options)
+    if not why:
         return BatchedCalls(session, signature, options)
+    _LOG.info("model %s: requests share no steps: %s", model, why)
     return SingleCalls(session, signature, options)
 
 
-async def _is_batched(session: Session, signature: Signature, options: ModelOptions) -> bool:
-    """Return True if requests may share a step."""
+async def _why_not_batched(session: Session, signature: Signature, options: ModelOptions) -> str:
+    """Return the reason why requests must not share a step; "" if they may."""
     inputs, outputs = list(signature.inputs.values()), list(signature.outputs.values())
-    if options.batch == "never" or not inputs or not outputs:
-        return False
-    if any(each.dims is not None and (not each.dims or each.dims[0] is not None) for each in (*inputs, *outputs)):
-        return False
+    if options.batch == "never":
+        return "batch is never"
+    if not inputs or not outputs:
+        return f"the signature has no {'outputs' if inputs else 'inputs'}"
+    for what, tensors in (("input", signature.inputs), ("output", signature.outputs)):
+        for name, tensor in tensors.items():
+            if tensor.dims is not None and not tensor.dims:
+                return f"{what} {name!r} is a scalar"
+            if tensor.dims is not None and tensor.dims[0] is not None:
+                return f"the first size of {what} {name!r} is {tensor.dims[0]}"
     if options.batch == "always":
-        return True
+        return ""
     # The analysis visits every op of the graph, which would block the event loop for a large model.
     found = await in_thread(row_verdict, inputs, outputs, effects=False)
     if found.is_proven:
-        return True
+        return ""
     # The experiment runs steps, so it is tried only if steps change nothing and may run before the model is ready.
     if not (found.is_refuted or found.changes) and options.batch == "auto" and options.warmup:
-        return await keeps_rows_apart(session, signature)
-    _LOG.info("requests share no steps: %s", found)
-    return False
+        return await _mixed_rows(session, signature)
+    return str(found)
 
 
 def zeros(inputs: Mapping[str, Tensor], rows: int) -> list[Array]:

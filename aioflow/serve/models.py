@@ -352,7 +352,7 @@ async def open_served(
     session = Session(graph=model.graph, config=options.config)
     try:
         await model.initialize(session)
-        calls = {key: await open_call(session, _plain(each), options) for key, each in signatures.items()}
+        calls = {key: await open_call(session, _plain(each), options, name) for key, each in signatures.items()}
         served = ServedModel(name, version, model, session, calls, options)
         if options.labels is not None:
             served.labels = await in_thread(read_labels, os.fspath(options.labels), effects=False)

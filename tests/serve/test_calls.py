@@ -43,7 +43,7 @@ async def opened(session: af.Session, build: Build, **options: Any) -> Signature
     x = af.placeholder("float32", [None, 2], name="x")
     y = build(x)
     y.set_shape([None, 2])
-    return await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions(**options))
+    return await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions(**options), "m")
 
 
 async def answers(call: SignatureCalls, *sent: Any) -> list[Any]:
@@ -200,7 +200,7 @@ async def test_text_models_are_tried_with_different_word_counts(
     async with af.Session() as session:
         x = af.placeholder("string", [None])
         y = af.py_func(function, [x], af.float32, stateful=False)
-        assert (await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions())).is_batched == is_batched
+        assert (await open_call(session, Signature({"x": x}, {"y": y}), ModelOptions(), "m")).is_batched == is_batched
 
 
 async def test_inputs_of_a_trial_have_different_values() -> None:
@@ -208,7 +208,7 @@ async def test_inputs_of_a_trial_have_different_values() -> None:
         inputs = {name: af.placeholder("float32", [None, 2]) for name in ("x", "y")}
         mixing = af.py_func(lambda x, y: (x - y) * x.mean(0), list(inputs.values()), af.float32, stateful=False)
         mixing.set_shape([None, 2])
-        assert not (await open_call(session, Signature(inputs, {"z": mixing}), ModelOptions())).is_batched
+        assert not (await open_call(session, Signature(inputs, {"z": mixing}), ModelOptions(), "m")).is_batched
 
 
 async def test_proven_model_is_batched_without_a_trial_step() -> None:
@@ -231,9 +231,32 @@ async def test_log_explains_why_a_model_is_not_batched(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO, "aioflow.serve")
     async with af.Session() as session:
         await opened(session, lambda x: x - af.reduce_mean(x, 0, name="of_all"))
-        assert "'of_all' (Mean) computes with several rows" in caplog.text
+        assert "model m: requests share no steps: 'of_all' (Mean) computes with several rows" in caplog.text
         await opened(session, hidden(_refused))
+        assert "model m: requests share no steps: steps with random rows failed: " in caplog.text
         assert "no rows like these" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("shape", "build", "batch", "why"),
+    [
+        ([1, 4], lambda x: x * 2.0, "auto", "the first size of input 'X' is 1"),
+        ([None, 4], lambda x: af.ones([3, 4]) + af.reduce_sum(x), "always", "the first size of output 'Y' is 3"),
+        ([], lambda x: x * 2.0, "auto", "input 'X' is a scalar"),
+        ([None], af.reduce_sum, "proven", "output 'Y' is a scalar"),
+        ([None, 4], lambda x: x * 2.0, "never", "batch is never"),
+    ],
+)
+async def test_log_names_the_size_that_prevents_batching(
+    shape: list[int | None], build: Build, batch: Any, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aioflow.serve")
+    async with af.Session() as session:
+        x = af.placeholder("float32", shape)
+        signature = Signature({"X": x}, {"Y": build(x)})
+        assert not (await open_call(session, signature, ModelOptions(batch=batch), "iris")).is_batched
+    (line,) = (record for record in caplog.records if record.name == "aioflow.serve")
+    assert (line.levelname, line.getMessage()) == ("INFO", f"model iris: requests share no steps: {why}")
 
 
 def test_unknown_batch_option_is_rejected() -> None:
