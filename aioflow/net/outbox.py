@@ -292,6 +292,9 @@ class _SendQueue:
             return
         try:
             await channel.push_packed(*_contents(message))
+        except asyncio.CancelledError:
+            self._sent.append((message.edge, message.fail))  # never confirmed: `is_empty` stays False
+            raise
         except Exception as error:
             _fail(message, error)
         else:

@@ -234,7 +234,7 @@ class Server:
             await import_backends()
             async with Outbox(self._reach, confirms=True, most=self._options.limits.unsent_bytes) as outbox:
                 tasks = TaskWorker(self.worker, outbox.push, self._is_task, self._options.limits)
-                service = WorkerService(tasks, self.hello, self.homes, self.status)
+                service = WorkerService(tasks, self.hello, self.homes, self.status, lambda: outbox.is_empty)
                 self._serving = Serving(tasks, outbox, service)
                 async with listen(self._listens_at, service.serve, self._options):
                     ready.set_result(None)

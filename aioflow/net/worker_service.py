@@ -160,6 +160,7 @@ class WorkerService:
         hello: Returns the description of the server.
         homes: The resource directory.
         status: Returns the status of the server.
+        has_sent_all: Returns True if all values for other tasks have arrived.
     """
 
     def __init__(
@@ -168,8 +169,10 @@ class WorkerService:
         hello: Callable[[], Hello],
         homes: ResourceDirectory,
         status: Callable[[], ServerStatus],
+        has_sent_all: Callable[[], bool],
     ) -> None:
         self._worker = worker
+        self._has_sent_all = has_sent_all
         self._status = status
         self._hello = hello
         self._homes = homes
@@ -178,7 +181,7 @@ class WorkerService:
         self._clients: dict[int, dict[_Client, None]] = {}  # clients that have sent HELLO, by incarnation
 
     async def serve(self, comm: Comm) -> None:
-        """Serve one connection until it ends."""
+        """Serve one connection until it ends. A cancellation closes it gracefully if nothing is left to do for it."""
         # One quota for all clients of the worker, made with the first connection.
         room = self._open = self._open or all_open_requests(comm.limits)
         requests = OpenRequests(comm.limits, room)
@@ -187,7 +190,13 @@ class WorkerService:
         comm.idle, comm.tell = client.idle, client.channel.tell
         try:
             async with client.outbox, client.channel:
-                await client.channel.wait_ended()
+                try:
+                    await client.channel.wait_ended()
+                except asyncio.CancelledError:
+                    # The normal end of a program cancels all tasks, and must not look like a crash to other tasks.
+                    if client.idle() is not None and self._has_sent_all():
+                        await client.channel.close()
+                    raise
         finally:
             del self._connected[client]
             await client.close()

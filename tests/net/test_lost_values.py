@@ -178,3 +178,22 @@ def test_worker_silent_during_reconnection_is_unavailable(seed: int) -> None:
         assert await session.run(steps.result, {steps.fed: 2.0}) == 6.0
 
     play(story, seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_peer_whose_program_ends_is_not_logged(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """End a program as `asyncio.run` does: all of its tasks are cancelled at once."""
+
+    async def story(steps: Steps, session: af.Session) -> None:
+        await asyncio.sleep(1.0)  # until the value of the first step is confirmed
+        process = steps.net.host("worker1").process
+        assert process is not None
+        for task in list(process.tasks):
+            task.cancel()
+        await process.ended()
+        await asyncio.sleep(1.0)
+        with pytest.raises(af.errors.UnavailableError):
+            await session.run(steps.result, {steps.fed: 1.0})
+
+    play(story, seed)
+    assert not [record for record in caplog.records if record.name == "aioflow.net"]
