@@ -55,6 +55,8 @@ def _check(options: ServeOptions) -> int:
     made = _service(options)
     if isinstance(made, service.Server):
         web_server(made.app, options.where)  # loads the certificate
+    if warning := options.where.open_warning(options.where.port):
+        program.say("aioflow", warning)
     status = 0
     for name, source in options.models.items():
         try:

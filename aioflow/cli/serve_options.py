@@ -110,7 +110,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add the options that the `[serve]` table of a file may also have."""
     _add_shape(parser, "[NAME:]", "; NAME: is optional if only one model is served")
     where = parser.add_argument_group("addresses and access")
-    where.add_argument("--host", help="address (127.0.0.1); beyond the loopback, needs a token")
+    where.add_argument(
+        "--host",
+        help="address (127.0.0.1); beyond the loopback, anyone who can reach it may use the models unless there is a "
+        "token, so the service then warns",
+    )
     where.add_argument("--port", type=port, help="port to listen on (8000); 0: any free port")
     where.add_argument("--grpc-port", type=port, metavar="PORT", help="port for gRPC (none); 0: any free port")
     where.add_argument(

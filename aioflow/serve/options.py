@@ -161,14 +161,18 @@ class ServerOptions:
 
     def warn_if_open(self, port: int) -> None:
         """Log a warning if the service listens beyond the loopback address and requires no token."""
-        if self.token is None and self.host not in _LOOPBACK and not is_loopback(self.host):
-            _LOG.warning(
-                "anyone who can reach %s port %d may %s the models, since there is no token: give one"
-                " (--token-file, ServerOptions.token), or listen on 127.0.0.1 behind a proxy that asks for one",
-                self.host,
-                port,
-                "use, load and unload" if self.admin_token is None else "use",
-            )
+        if warning := self.open_warning(port):
+            _LOG.warning("%s", warning)
+
+    def open_warning(self, port: int) -> str:
+        """Return a warning if the service would listen beyond the loopback and requires no token; "" otherwise."""
+        if self.token is not None or self.host in _LOOPBACK or is_loopback(self.host):
+            return ""
+        allowed = "use, load and unload" if self.admin_token is None else "use"
+        return (
+            f"anyone who can reach {self.host} port {port} may {allowed} the models, since there is no token: give one"
+            " (--token-file, ServerOptions.token), or listen on 127.0.0.1 behind a proxy that asks for one"
+        )
 
     def allowed(self) -> Collection[str] | None:
         """Return the accepted host names, or None if any name is accepted."""

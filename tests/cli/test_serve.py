@@ -174,6 +174,17 @@ def test_check_reports_every_missing_model(three: Path, capfd: pytest.CaptureFix
     assert "certificate" in capfd.readouterr().err
 
 
+def test_check_warns_as_the_start_does_if_there_is_no_token(three: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given = ["serve", f"a={three.parent / 'a'}", "--check", "--host", "0.0.0.0", "--port", "8123"]
+    assert main(given) == 0
+    warning = capfd.readouterr().err
+    assert warning.startswith("aioflow: anyone who can reach 0.0.0.0 port 8123 may use, load and unload the models")
+    (three.parent / "token").write_text("secret")
+    (three.parent / "token").chmod(0o600)
+    assert main([*given, "--token-file", str(three.parent / "token")]) == 0
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 async def test_pending_request_is_answered_after_the_signal(
