@@ -113,7 +113,11 @@ class RequestGuard:
         # A browser always sends Host; an HTTP/1.0 prober may omit it.
         asks_without_name = is_open and not host
         if self._hosts is not None and not asks_without_name and _without_port(host).lower() not in self._hosts:
-            raise PermissionDeniedError("this is no name of the service", expected="a host that it allows")
+            raise PermissionDeniedError(
+                "the host name of the request is not allowed",
+                expected="a name that --allow-host (hosts= in Python) allows",
+                actual=repr(_without_port(host).decode("latin-1")),
+            )
         if not is_open:
             self._bearer.check(header(scope, b"authorization"), CHANGE.fullmatch(path_of(scope)) is not None)
 

@@ -456,6 +456,9 @@ async def test_unknown_host_names_are_rejected(folder: Path) -> None:
             f"[::1]:{port}": 200,
         }.items():
             assert (await client.get("/v2", headers={"Host": host})).status_code == wanted, host
+        refused = (await client.get("/v2", headers={"Host": f"evil.example:{port}"})).json()["error"]
+        assert "'evil.example'" in refused
+        assert "--allow-host" in refused
         same = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
         assert (await client.get("/v2", headers=same)).status_code == 200
     async with serving({"m": folder}, where=ServerOptions(port=0, hosts=["models.example"])) as (_, client):
