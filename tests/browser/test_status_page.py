@@ -77,6 +77,7 @@ async def test_page_shows_the_models_and_their_statistics(browser: Chromium, mod
         assert (await tab.text("#sizes")).split() == ["2", "rows", "3"]
         assert (await tab.text("#quantiles")).startswith("p50 ")
         assert "aioflow_request_seconds" in await tab.text("#window")
+        assert "Requests/s (answered ones)" in await tab.text("#window")
         assert "onnxruntime" in await tab.text("#engine")
         # The page sends requests only to the service, and does not violate its own security policy.
         assert {url.startswith(server.url) for url in tab.asked} == {True}, tab.asked
@@ -165,6 +166,7 @@ async def test_charts_show_the_recent_past(browser: Chromium, models: Any, monke
         assert (await client.post("/v2/models/double/infer", json=asked(rows(2)))).status_code == 200
         await tab.until("document.querySelector('#batch-chart svg').ariaLabel.includes('highest: 2')")
         assert "highest: " in await tab.text("#latency-chart")
+        assert "Answered requests per second" in await tab.text("#rate-chart")
         assert await tab.value("document.querySelectorAll('#rate-chart .line:not(.dots)').length") == 1
         assert await tab.value("document.querySelectorAll('#latency-chart .line:not(.dots)').length") == 2
         # The only step is a dot, since there are no values before and after it.

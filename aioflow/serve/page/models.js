@@ -32,7 +32,7 @@ export function showService(status) {
   put("requests", `${count(pending)} (${bytes(memory.request_bytes)})`);
   put(
     "window",
-    `Requests/s, p50, p99 and errors of the last ${span(server.window_seconds)}. Latency is from the end of reading a request ` +
+    `Requests/s (answered ones), p50, p99 and errors of the last ${span(server.window_seconds)}. Latency is from the end of reading a request ` +
       "until its response is ready; quantiles are estimated from the buckets of aioflow_request_seconds.",
   );
 }
@@ -187,7 +187,7 @@ export function showHistory(history, isServed, isOwn) {
   chart(at("lag-chart"), "Event loop lag, p99", seconds, ages, [["", history.loop_lag_p99_seconds]]);
   if (!isServed) return;
   const own = (values) => (isOwn ? values : []);
-  chart(at("rate-chart"), "Requests per second", each, own(ages), [["", own(history.requests_per_second)]]);
+  chart(at("rate-chart"), "Answered requests per second", each, own(ages), [["", own(history.requests_per_second)]]);
   const latency = [["p50", own(history.p50_seconds)], ["p99", own(history.p99_seconds)]];
   chart(at("latency-chart"), "Latency", seconds, own(ages), latency);
   chart(at("batch-chart"), "Average batch, rows", each, own(ages), [["", own(history.rows_per_batch)]]);
