@@ -5,6 +5,7 @@ Each command is a module that adds its own parser, and a command returns its exi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -31,6 +32,7 @@ from aioflow.cli.program import run_command
 
 __all__ = ["main"]
 
+_WORKER: Final = "python -m aioflow.worker"
 _COMMANDS: Final = (
     *(ops, doctor, devices, calibrate, explain, run, serve),
     *(inspect, graph, port, profile, top, secret, demo),
@@ -43,11 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    parser = Parser(prog="aioflow", description="An asyncio-native dataflow engine.")
+    parser = Parser(
+        prog="aioflow",
+        description="An asyncio-native dataflow engine.",
+        epilog=f"A task of a cluster is a program of its own: {_WORKER} --help",
+    )
     parser.add_argument("--version", action="version", version=f"aioflow {aioflow.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in _COMMANDS:
         command.add_parser(commands)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if given[:1] == ["worker"]:
+        parser.error(f"no such command: worker; a task of a cluster is started by {_WORKER}")
     arguments, rest = parser.parse_known_args(argv)
     if rest and arguments.command != "demo":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(_WRONG, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def add_computing(parser: argparse.ArgumentParser, when: str = "", default: str | None = AUTO) -> None:
+def add_computing(parser: argparse.ArgumentParser, note: str = "", default: str | None = AUTO) -> None:
     """Add the options of the commands on models for how a step is computed; the arguments are those of `add_delegate`.
 
     `computing` returns their values as the settings of a session.
@@ -41,7 +41,7 @@ def add_computing(parser: argparse.ArgumentParser, when: str = "", default: str 
         action="store_true",
         help="fold batch normalizations into the filters before them, which rounds differently",
     )
-    add_delegate(group, when, default)
+    add_delegate(group, note, default)
 
 
 def computing(arguments: argparse.Namespace) -> SessionConfig:
@@ -51,12 +51,12 @@ def computing(arguments: argparse.Namespace) -> SessionConfig:
     )
 
 
-def add_delegate(parser: ParserOrGroup, when: str = "", default: str | None = AUTO) -> None:
+def add_delegate(parser: ParserOrGroup, note: str = "", default: str | None = AUTO) -> None:
     """Add an option for the engine that computes parts of steps: `delegate`, as `SessionConfig.delegate` accepts it.
 
     Args:
         parser: The parser of a command, or a group of it.
-        when: Text to append to the first sentence of the help.
+        note: Text to append to the help.
         default: The default of the option; None for no engine.
     """
     parser.add_argument(
@@ -64,8 +64,8 @@ def add_delegate(parser: ParserOrGroup, when: str = "", default: str | None = AU
         type=_engine,
         default=default,
         metavar="ENGINE",
-        help=f"engine for the parts of a step that it supports{when}: onnxruntime, onnxruntime:PROVIDER, none, or auto,"
-        f" the first that is installed ({'none' if default is None else AUTO})",
+        help="engine for the parts of a step that it supports: onnxruntime, onnxruntime:PROVIDER, none, or auto, which "
+        f"is the first that is installed. Default: {'none' if default is None else AUTO}{note}",
     )
 
 

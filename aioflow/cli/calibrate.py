@@ -35,7 +35,12 @@ def _link_text(link: DeviceLink) -> str:
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("calibrate", help="measure this machine for the cost model of placement")
+    parser = commands.add_parser(
+        "calibrate",
+        help="measure this machine for the cost model of placement",
+        description="Measure the speeds of this machine and its devices, and write them to a file. Sessions and "
+        "`aioflow explain` read the file to predict steps and to place nodes; without it they use default speeds.",
+    )
     parser.add_argument(
         "--output", type=output_file, metavar="FILE", help="file to write instead of the one that sessions read"
     )

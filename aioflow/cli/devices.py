@@ -20,7 +20,12 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("devices", help="list the devices of this machine")
+    parser = commands.add_parser(
+        "devices",
+        help="list the devices of this machine",
+        description="List the devices of this machine that a graph may use, with their types and memory, by the names "
+        "that `device` accepts.",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     parser.set_defaults(run=_run)
 

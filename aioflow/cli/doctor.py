@@ -83,7 +83,12 @@ def _demo(packages: Iterable[str]) -> str:
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("doctor", help="report versions, backends, devices, BLAS and missing parts")
+    parser = commands.add_parser(
+        "doctor",
+        help="report versions, backends, devices, BLAS and missing parts",
+        description="Report the versions of aioflow and its libraries, the backends and devices, and missing optional "
+        "parts with the commands that install them. The exit status is 1 if no backend is ready.",
+    )
     parser.set_defaults(run=_run)
 
 

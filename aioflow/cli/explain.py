@@ -101,7 +101,13 @@ def add_parser(commands: Commands) -> None:
         help="number of devices of each type (CPU=1)",
     )
     parser.add_argument("--target", metavar="aioflow://HOST:PORT", help="use the devices of this server's cluster")
-    parser.add_argument("--strategy", choices=["auto", *STRATEGIES], default="auto")
+    parser.add_argument(
+        "--strategy",
+        choices=["auto", *STRATEGIES],
+        default="auto",
+        help="how devices are chosen for nodes that request none; auto: the better of greedy and heft, or first if a "
+        "split gains little (auto)",
+    )
     parser.add_argument(
         "--soft", action="store_true", help="place nodes elsewhere if their requested device cannot run them"
     )

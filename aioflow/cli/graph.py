@@ -74,7 +74,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--signature", metavar="NAME", help="draw only the nodes that this signature needs")
     parser.add_argument("--all", action="store_true", help="draw all nodes, including those that no signature needs")
     add_shape(parser)
-    add_computing(parser, " (with --as run)", default=None)
+    add_computing(parser, "; only with --as run", default=None)
     add_imports(parser)
     parser.set_defaults(run=_run)
 

@@ -97,7 +97,12 @@ def _dtypes(attr: str, allowed: Sequence[DType] | None, kernels: Sequence[Kernel
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("ops", help="list the ops with their dtypes, devices and gradients")
+    parser = commands.add_parser(
+        "ops",
+        help="list the ops with their dtypes, devices and gradients",
+        description="List all registered ops with the dtypes and device types of their kernels, and whether they have "
+        "gradients. With --import, also those of your own modules.",
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array")
     parser.add_argument("--traits", action="store_true", help="show the traits that the compiler and placement use")
     add_imports(parser)

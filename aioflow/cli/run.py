@@ -62,7 +62,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--output-folder", type=Path, metavar="FOLDER", help="write each output to FOLDER/NAME.npy")
     parser.add_argument("--repeat", type=positive, default=0, metavar="N", help="run N more steps and show their times")
-    add_computing(parser, " (auto: with --repeat)")
+    add_computing(parser, " with --repeat, otherwise none")
     add_imports(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=_run)

@@ -1,4 +1,4 @@
-"""`aioflow secret`: print a new secret for a cluster, or derive the secret of a cluster's clients."""
+"""`aioflow secret`: print a new secret for a cluster or a service, or derive the secret of a cluster's clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ _BYTES: Final = 32
 
 def add_parser(commands: Commands) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("secret", help="print a new secret for a cluster, or the client secret of a cluster")
+    parser = commands.add_parser(
+        "secret",
+        help="print a new secret for a cluster, a new token for a service, or the client secret of a cluster",
+        description="Print a new random secret: 64 hexadecimal digits, the shared secret of a cluster's tasks, or the "
+        "token of a service (`aioflow serve --token-file`). With --client-of, print the secret of a cluster's clients.",
+    )
     parser.add_argument(
         "--client-of",
         type=file,

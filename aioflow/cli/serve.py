@@ -31,8 +31,8 @@ def add_parser(commands: Commands) -> None:
         "serve",
         help="serve models over HTTP and gRPC by the Open Inference Protocol",
         description="Serve models over HTTP, and over gRPC with --grpc-port, by the Open Inference Protocol, version 2."
-        " Formats: ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered folders in FOLDER are "
-        "versions: the newest is served by default, others with :1,2 or :all.",
+        " Formats: ONNX, SavedModels, graph definitions, and folders of aioflow.saved. Numbered entries of a folder "
+        "are versions: the newest is served by default, others with :1,2 or :all.",
         # The default of an option that is not used must not override the setting of the file.
         argument_default=argparse.SUPPRESS,
     )

@@ -91,7 +91,13 @@ class ServeOptions(NamedTuple):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add all options of the command line. Options that are not used have no attribute in its result."""
-    parser.add_argument("models", nargs="*", type=_model, metavar="NAME=FOLDER[:VERSION]", help="one or more models")
+    parser.add_argument(
+        "models",
+        nargs="*",
+        type=_model,
+        metavar="NAME=MODEL[:VERSION]",
+        help="a name, and the path of a model or of a folder of versions; may be repeated",
+    )
     parser.add_argument(
         "--config", type=file, metavar="FILE", help="TOML file with models and options; the other options override it"
     )
@@ -216,7 +222,7 @@ def _add_lifecycle(group: ParserOrGroup) -> None:
     group.add_argument(
         "--readiness",
         choices=READINESS,
-        help="whether /v2/health/ready requires all models (the default), or counts out those that failed (any)",
+        help="whether /v2/health/ready requires all models (the default), or ignores those that failed (any)",
     )
     group.add_argument(
         "--drain-seconds",
@@ -356,7 +362,7 @@ def _models(flags: Mapping[str, Any], found: _File) -> dict[str, service.ModelSo
     given: dict[str, service.ModelSource] = {}
     for name, source in flags.get("models", ()):
         if name in given:
-            raise InvalidArgumentError(f"model {name!r} is given twice", expected="once; FOLDER:1,2 for two versions")
+            raise InvalidArgumentError(f"model {name!r} is given twice", expected="once; MODEL:1,2 for two versions")
         given[name] = source
     models: dict[str, service.ModelSource] = {}
     for name, table in found.models.items():
@@ -367,7 +373,7 @@ def _models(flags: Mapping[str, Any], found: _File) -> dict[str, service.ModelSo
         models[name] = replace(source, shapes=dict(table.get("shape", ())))
     models = {**models, **{name: source for name, source in given.items() if name not in models}}
     if not models:
-        raise InvalidArgumentError("a model is required", expected="NAME=FOLDER, or [models.NAME] in --config FILE")
+        raise InvalidArgumentError("a model is required", expected="NAME=MODEL, or [models.NAME] in --config FILE")
     for name, sizes in (*found.settings.get("shape", ()), *flags.get("shape", ())):
         model, tensor = _shaped(models, name)
         models[model] = replace(models[model], shapes={**models[model].shapes, tensor: sizes})

@@ -150,7 +150,7 @@ class _Console(Console):
 
 def _parse(arguments: Sequence[str] | None) -> DemoOptions:
     parser = Parser(
-        prog="python -m aioflow demo",
+        prog="aioflow demo",
         description="Train a classifier of handwritten digits while a web service answers from its live variables.",
     )
     parser.add_argument("--steps", type=positive, default=3000, help="training steps of this run (default %(default)s)")

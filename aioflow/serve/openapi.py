@@ -260,7 +260,11 @@ _QUERY: Final[Mapping[str, JsonObject]] = {
 
 
 _TAGS: Final = (  # names, prefixes of their paths, descriptions; the first with a matching prefix counts
-    ("Models", ("/v2/models",), "Call models, and see their inputs and outputs: the Open Inference Protocol, version 2."),
+    (
+        "Models",
+        ("/v2/models",),
+        "Call models, and see their inputs and outputs: the Open Inference Protocol, version 2.",
+    ),
     ("Service", ("/v2/health", "/v2/repository"), "Health, and loading and unloading of models."),
     ("TensorFlow Serving", ("/v1/",), "The same models for clients of TensorFlow Serving."),
     ("Monitoring", ("/metrics", "/openapi.json", "/status", "/v2"), "Metrics, status, and this document."),

@@ -92,15 +92,21 @@ def _inner(entry: str | Path) -> str:
 
 
 def parse_source(text: str) -> tuple[str, ModelSource]:
-    """Parse "NAME=FOLDER", "NAME=FOLDER:2", "NAME=FOLDER:1,2" or "NAME=FOLDER:all" into a name and a source.
+    """Parse "NAME=MODEL", "NAME=MODEL:2", "NAME=MODEL:1,2" or "NAME=MODEL:all" into a name and a source.
 
     Raises:
         InvalidArgumentError: `text` has none of these forms.
     """
     name, equals, rest = text.partition("=")
-    if not equals or not rest or "\0" in rest or not NAME.fullmatch(name):
+    if not equals and text and "\0" not in text:
         raise InvalidArgumentError(
-            "malformed model argument", expected="NAME=FOLDER[:VERSION]; letters, digits, _ . -", actual=text
+            f"a model needs a name: write NAME={text}", expected="NAME=MODEL[:VERSION]", actual=text
+        )
+    if not rest or "\0" in rest or not NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            "malformed model argument",
+            expected="NAME=MODEL[:VERSION], NAME of letters, digits and _ . -",
+            actual=text,
         )
     path, colon, last = rest.rpartition(":")
     # An existing path may contain a colon, so a path that exists is never split.

@@ -184,3 +184,58 @@ def test_wrong_command_line_is_one_line_of_error(argv: list[str], capsys: pytest
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("aioflow: ")
     assert "--help" in line
+
+
+COMMANDS = ["ops", "doctor", "devices", "calibrate", "explain", "run", "serve", "inspect", "graph", "port"]
+COMMANDS += ["profile", "top", "secret", "demo"]
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--help"])
+    assert ended.value.code == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_describes_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = help_of(capsys, command)
+    assert printed.startswith(f"usage: aioflow {command} ")
+    # The description is between the usage, whose last argument ends with a bracket or a name, and the first options.
+    description = printed.partition(" options:")[0].partition(" positional arguments:")[0]
+    assert description.endswith((".", "…")), description
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ((), "python -m aioflow.worker"),
+        (("secret",), "--token-file"),
+        (("explain",), "auto: the better of greedy and heft"),
+        (("run",), "auto, which is the first that is installed. Default: auto with --repeat, otherwise none"),
+        (("graph",), "Default: none; only with --as run"),
+        (("serve",), "NAME=MODEL[:VERSION]"),
+        (("serve",), "or ignores those that failed (any)"),
+        (("serve",), "anyone who can reach it may use the models unless there is a token"),
+    ],
+)
+def test_help_states(command: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert says in help_of(capsys, *command)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (("worker", "--job", "ps"), "a task of a cluster is started by python -m aioflow.worker"),
+        (("serve", "nope.onnx"), "write NAME=nope.onnx"),
+        (("serve", "a b=nope.onnx"), "NAME of letters, digits and _ . -"),
+    ],
+)
+def test_wrong_command_line_names_the_right_one(
+    command: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line

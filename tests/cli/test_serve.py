@@ -269,7 +269,7 @@ def text(url: str) -> str:
     ("arguments", "says"),
     [
         ([], "required"),
-        (["m"], "NAME=FOLDER"),
+        (["m"], "write NAME=m"),
         (["m=missing"], "missing"),
         (["m=x", "m=y"], "twice"),
         (["m=x", "--limit", "rank"], "NAME=NUMBER"),
