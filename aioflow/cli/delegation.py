@@ -42,7 +42,7 @@ def as_lines(found: Delegation | af.errors.OpError) -> Iterator[str]:
     count = sum(map(len, found.parts))
     nodes = tables.plural(count + len(found.stays), "node")
     parts = f", in {tables.plural(len(found.parts), 'part')}" if found.parts else ""
-    yield f"  {found.engine} computes {count:,} of {nodes}{parts}"
+    yield f"  {found.engine} computes {count:,} of {nodes} after optimization{parts}"
     yield from (
         f"    {line}"
         for line in tables.rows(

@@ -166,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> int:
         picture = found.to_svg(f"{PurePath(arguments.model).name}: predicted step")
         with file_errors(arguments.svg):
             arguments.svg.write_text(picture, encoding="utf-8")
-    print(found)
+    print(replace(found, is_optimized=not arguments.unoptimized))
     if arguments.target is None and config.delegate is not None:
         fetches = [*step.request.fetches, *step.request.targets]
         for line in as_lines(delegation_of(step.model.graph, fetches, step.request.feeds, config)):

@@ -90,13 +90,21 @@ def _run(arguments: argparse.Namespace) -> int:
     with progress(f"loading {arguments.model}"):
         model = opened_model(arguments)
     inputs = [tensor for signature in _signatures(model, arguments) for tensor in signature.inputs.values()]
-    fetches = _fetches(model, arguments)
+    fetches = list(dict.fromkeys(_fetches(model, arguments)))
+    named = {values_of(t): name for each in _signatures(model, arguments) for name, t in each.outputs.items()}
+    depth, opened = arguments.depth, arguments.opened
     if arguments.form == "run":
         with af.Session(graph=model.graph, config=computing(arguments)) as session:
             running = PlannedGraph(session.plan(fetches, inputs), inputs)
-        found = outline(running, running.inputs, running.fetches, arguments.depth, opened=arguments.opened)
+        tensors = [fetch for fetch in fetches if isinstance(fetch, af.Tensor)]
+        places = {tensor: index for index, tensor in enumerate(tensors)}
+        outputs = {running.fetches[places[tensor]]: name for tensor, name in named.items() if tensor in places}
+        fetched = list(running.fetches.values())
+        found = outline(running, running.inputs, fetched, depth, opened=opened, outputs=outputs.items())
+        counted, total = "that run, after optimization", len(running.get_operations())
     else:
-        found = outline(model.graph, inputs, fetches, arguments.depth, opened=arguments.opened)
+        found = outline(model.graph, inputs, fetches, depth, opened=opened, outputs=named.items())
+        counted, total = "of the loaded graph", len(model.graph.get_operations())
     if len(found.boxes) > _MOST_BOXES:
         raise InvalidArgumentError(
             f"the picture would have {len(found.boxes):,} boxes", expected="--depth, or --fetch", actual=found.depth
@@ -105,7 +113,7 @@ def _run(arguments: argparse.Namespace) -> int:
     picture = _FORMS[path.suffix](found, PurePath(arguments.model).name)
     with file_errors(path):
         path.write_text(picture, encoding="utf-8")
-    nodes = tables.plural(sum(box.nodes for box in found.boxes.values()), "node")
+    nodes = f"{sum(box.nodes for box in found.boxes.values()):,} of {tables.plural(total, 'node')} {counted},"
     boxes, edges = tables.plural(len(found.boxes), "box", "boxes"), tables.plural(len(found.edges), "edge")
     print(f"{nodes} in {boxes}, {edges}, scopes opened to depth {found.depth}: written to {path}")
     return 0

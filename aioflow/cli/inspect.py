@@ -145,7 +145,7 @@ def _report(found: _Found) -> Iterator[str]:
 def _sizes(surveyed: Survey) -> Iterator[str]:
     if surveyed.ops:
         nodes = tables.plural(sum(surveyed.ops.values()), "node")
-        yield f"  {nodes} of {tables.plural(len(surveyed.ops), 'op')}"
+        yield f"  {nodes} of {tables.plural(len(surveyed.ops), 'op')} in the file"
     count, size = _weights(surveyed)
     if surveyed.parameters:
         tensors = tables.plural(len(surveyed.parameters), "tensor")

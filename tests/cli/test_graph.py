@@ -113,7 +113,9 @@ def test_depth_and_fetches(trained: str, capsys: pytest.CaptureFixture[str]) -> 
     assert len(whole["boxes"]) > len(shallow["boxes"])
     assert all(box["nodes"] == 1 for box in whole["boxes"])
     said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("5 nodes in 4 boxes, 3 edges, scopes opened to depth 1: written to ")
+    assert re.match(
+        r"5 of \d+ nodes of the loaded graph, in 4 boxes, 3 edges, scopes opened to depth 1: written to ", said
+    )
 
 
 def test_loop_is_drawn_with_its_back_edge(branching: str) -> None:
@@ -124,6 +126,27 @@ def test_loop_is_drawn_with_its_back_edge(branching: str) -> None:
 
 def test_an_onnx_model(foreign: str) -> None:
     assert titles(drawn(foreign)) == ["Placeholder", "Relu", "AddV2"]
+
+
+@pytest.mark.parametrize("options", [(), ("--all",), ("--as", "run"), ("--depth", "1")])
+def test_output_of_a_model_has_its_name(foreign: str, options: tuple[str, ...]) -> None:
+    """The node of the output is `/block/Add`."""
+    second = [group.findall(f"{SVG}text")[1].text for group in drawn(foreign, *options).findall(f"{SVG}g")]
+    assert (second[0], second[-1]) == ("input · x", "output · y")
+    assert [box["outputs"] for box in as_json(foreign, *options)["boxes"]][-1] == ["y"]
+
+
+def test_counts_of_nodes_state_what_is_counted(foreign: str, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = str(Path(foreign).with_name("g.svg"))
+    for command, says in (
+        (("inspect", foreign), "2 nodes of 2 ops in the file"),
+        (("graph", foreign, "-o", picture), "3 of 3 nodes of the loaded graph, in 3 boxes"),
+        (("graph", foreign, "-o", picture, "--as", "run"), "nodes that run, after optimization, in 3 boxes"),
+        (("explain", foreign), "nodes after optimization, on 1 device"),
+        (("explain", foreign, "--unoptimized"), "nodes without optimization, on 1 device"),
+    ):
+        assert main(command) == 0
+        assert says in capsys.readouterr().out, command
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no file has such a name there")

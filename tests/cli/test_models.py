@@ -375,7 +375,7 @@ def test_versions_and_producer(ours: Path, foreign: Path, capsys: pytest.Capture
 def test_inspect_as_text(ours: Path, foreign: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(foreign)]) == 0
     shown = output(capsys)
-    assert "1 node of 1 op\n" in shown
+    assert "1 node of 1 op in the file\n" in shown
     assert "6 parameters in 1 tensor, 24 B" in shown
     assert re.search(r"in +x +float32 +\[\?, 3\]", shown)
     assert "about 12 FLOP" in shown

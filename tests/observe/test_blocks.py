@@ -102,6 +102,9 @@ def test_picture_marks_inputs_and_outputs_and_lists_the_nodes_of_closed_boxes(gr
     picture = ElementTree.fromstring(as_svg(found, "small", embedded=True))
     texts = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
     assert {"input · x", "output · y", "+N: reads N constants and weights"} <= set(texts)
+    labelled = as_svg(outline(graph, [x], [y], 1, outputs=[(y, "label")]), "small")
+    assert "output · label" in labelled
+    assert "output · y" not in labelled
     (scope,) = picture.iterfind(".//*[@data-scope]")
     assert scope.get("data-nodes") == "layer/product\nlayer/relu"
     assert "data-nodes" not in as_svg(found, "small")

@@ -33,6 +33,7 @@ class Explanation:
         messages: The messages of a step requested by a client in its own process; None if there is one task.
         measured_seconds: The measured step time, or None.
         transposes: The nodes that change a value's order of axes.
+        is_optimized: Whether the nodes are those after optimization.
     """
 
     placement: Placement
@@ -41,6 +42,7 @@ class Explanation:
     messages: Messages | None = None
     measured_seconds: float | None = None
     transposes: tuple[str, ...] = ()
+    is_optimized: bool = True
 
     def __str__(self) -> str:
         return "\n".join([*self._summary(), "", *self._devices(), *self._transfers(), *self._messages()])
@@ -53,7 +55,8 @@ class Explanation:
         devices = len(self.schedule.timeline)
         seconds = self.schedule.seconds
         nodes = _counted(len(self.placement.devices), "node")
-        yield f"{nodes} on {_counted(devices, 'device')}, placed by {self.placement.strategy}"
+        counted = "after optimization" if self.is_optimized else "without optimization"
+        yield f"{nodes} {counted}, on {_counted(devices, 'device')}, placed by {self.placement.strategy}"
         yield f"predicted step  {time_text(seconds)}"
         if self.measured_seconds is not None:
             yield f"measured step   {time_text(self.measured_seconds)}"

@@ -88,6 +88,7 @@ class Box:
         output: Dtype and shape of the first output that another box reads, or "".
         device: Device of its nodes; "" if they are on several devices or it is unknown.
         role: "input", "output", "scope" or "node".
+        outputs: Names of the model's outputs that its node computes.
         contents: Names of its nodes.
     """
 
@@ -99,6 +100,7 @@ class Box:
     output: str = ""
     device: str = ""
     role: str = "node"
+    outputs: tuple[str, ...] = ()
     contents: list[str] = field(default_factory=list)
 
 
@@ -124,6 +126,7 @@ def outline(
     depth: int | None = None,
     devices: Mapping[str, str] | None = None,
     opened: Collection[str] = (),
+    outputs: Iterable[tuple[DrawnTensor, str]] = (),
 ) -> Outline:
     """Return the boxes and edges to draw for a graph.
 
@@ -135,10 +138,15 @@ def outline(
             are collapsed if it would not be.
         devices: Devices of nodes, by name; by default, the devices that the nodes request.
         opened: Scopes and blocks to open at any depth.
+        outputs: The model's outputs, with their names. Those that are drawn have boxes of their own.
     """
+    named: defaultdict[DrawnNode, list[str]] = defaultdict(list)
+    for tensor, name in outputs:
+        named[tensor.op].append(name)
     fed = {tensor.op for tensor in inputs}
     wanted = {_node(fetch) for fetch in fetches}
     kept = _needed(graph, wanted, fed) if fetches else graph.get_operations()
+    wanted |= set(named)
     weights = _weights(kept, fed, wanted)
     shown = [op for op in kept if op not in weights]
     deepest = max((op.name.count("/") + 1 for op in shown), default=1)
@@ -153,7 +161,7 @@ def outline(
             blocks = _blocks(homes[level])
             if len({blocks[home].run if home in blocks else home for home in homes[level]}) <= _WORTH_READING:
                 break
-    return _Outlining(shown, weights, fed, wanted, level, devices, opened, blocks).finish()
+    return _Outlining(shown, weights, fed, wanted, level, devices, opened, blocks, named).finish()
 
 
 class _Block(NamedTuple):
@@ -259,12 +267,14 @@ class _Outlining:
         devices: Mapping[str, str] | None,
         opened: Collection[str],
         blocks: Mapping[str, _Block],
+        named: Mapping[DrawnNode, Sequence[str]],
     ) -> None:
         self._shown, self._weights, self._fed, self._wanted = shown, weights, fed, wanted
         self._depth = depth
         self._devices = devices
         self._opened = opened
         self._blocks = blocks
+        self._named = named
         self._titles = {block.run: block.run_title for block in blocks.values()}
         self._titles |= {block.name: block.title for block in blocks.values()}
         self._own = {*fed, *wanted}  # have their own boxes at any depth
@@ -326,6 +336,7 @@ class _Outlining:
                 op = of_boxes[name]
                 box.name, box.title = op.name, op.type
                 box.role = "input" if op in self._fed else "output" if op in self._wanted else "node"
+                box.outputs = tuple(self._named.get(op, ()))
                 box.output = _kind(op.outputs[0]) if op.outputs else ""
         for (source, _), tensors in edges.items():
             if not boxes[source].output and tensors:

@@ -48,12 +48,12 @@ class PlannedGraph:
 
     Attributes:
         inputs: The fed tensors, with the names that they have in the graph.
-        fetches: The fetched tensors.
+        fetches: The fetched tensors, by their index in the request.
     """
 
     def __init__(self, plan: Plan, feeds: Sequence[Tensor]) -> None:
         self.inputs: list[PlannedTensor] = []
-        self.fetches: list[PlannedTensor] = []
+        self.fetches: dict[int, PlannedTensor] = {}
         self._nodes: list[PlannedNode] = []
         self._feeds = feeds
         self._args: dict[int, PlannedTensor] = {}
@@ -62,7 +62,7 @@ class PlannedGraph:
         self._parts: Counter[str] = Counter()
         self._names: Counter[str] = Counter()
         for device, graph in plan.by_device():
-            self.fetches += self._add(device, graph, self._fed(device, graph), "").values()
+            self.fetches |= self._add(device, graph, self._fed(device, graph), "")
         for key, node in self._received:
             if (sender := self._sent.get(key)) is not None:
                 # A Send has no output; the picture needs an edge that carries the value.

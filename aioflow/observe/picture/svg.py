@@ -103,6 +103,8 @@ def _sized(box: Box) -> _Drawn:
     elif second.rpartition("/")[2].lower() == box.title.lower() and "/" not in second:
         # A name that only repeats the op tells nothing.
         second = ""
+    if box.outputs and box.role == "output":
+        second = ", ".join(box.outputs)
     if box.role in ("input", "output"):
         second = f"{box.role} · {second}" if second else box.role
     weights = f"+{box.weights}" if box.weights else ""

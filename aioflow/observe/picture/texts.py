@@ -23,6 +23,7 @@ def _dot(outline: Outline, title: str) -> Iterator[str]:
     yield '  node [fontname="Helvetica", fontsize=11, style=filled, fillcolor=white];'
     for name, box in outline.boxes.items():
         lines = [box.title, f"{box.nodes} nodes" if box.role == "scope" else box.name]
+        lines += [f"output {name}" for name in box.outputs]
         lines += [box.output] if box.output else []
         fill = f", fillcolor={_quoted(fills[box.device])}" if box.device in fills else ""
         label = "\n".join(lines)
@@ -45,6 +46,7 @@ def as_json(outline: Outline, title: str) -> str:
             "name": box.name,
             "title": box.title,
             "role": box.role,
+            "outputs": list(box.outputs),
             "nodes": box.nodes,
             "ops": dict(box.ops.most_common()),
             "weights": box.weights,

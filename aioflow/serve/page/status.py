@@ -345,10 +345,13 @@ async def draw(model: ServedModel, signature: str | None, opened: Collection[str
 
 
 def _drawn(model: ServedModel, signature: Signature, title: str, opened: Collection[str]) -> str:
-    inputs, outputs = list(signature.inputs.values()), [values_of(each) for each in signature.outputs.values()]
+    inputs, named = list(signature.inputs.values()), {values_of(t): key for key, t in signature.outputs.items()}
+    outputs = list(named)
     plan = model.session.plan(outputs, inputs)
     devices = {node.name: device for device, node in plan.placed_nodes()}
-    return as_svg(outline(model.model.graph, inputs, outputs, None, devices, opened), title, embedded=True)
+    return as_svg(
+        outline(model.model.graph, inputs, outputs, None, devices, opened, named.items()), title, embedded=True
+    )
 
 
 _HTML: Final = "text/html; charset=utf-8"

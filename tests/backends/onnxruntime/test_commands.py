@@ -102,7 +102,7 @@ def test_inspect_reports_the_delegated_nodes(
     assert [len(part) for part in found["parts"]] == [6]
     assert found["stays"] == []
     assert main(["inspect", str(folder)]) == 0
-    assert "onnxruntime computes 6 of 6 nodes, in 1 part" in capsys.readouterr().out
+    assert "onnxruntime computes 6 of 6 nodes after optimization, in 1 part" in capsys.readouterr().out
     assert main(["inspect", str(folder), "--delegate", "none"]) == 0
     assert "onnxruntime" not in capsys.readouterr().out
 

@@ -40,7 +40,7 @@ def explained() -> Explanation:
 def test_the_text_has_every_node_with_its_times_and_every_transfer() -> None:
     text = str(explained())
     lines = text.splitlines()
-    assert lines[0] == "3 nodes on 3 devices, placed by greedy"
+    assert lines[0] == "3 nodes after optimization, on 3 devices, placed by greedy"
     assert "predicted step  5.75 s" in text
     assert "measured step   6.5 s" in text
     assert "without a split 3 s" in text
