@@ -34,6 +34,7 @@ from tests.ops import (
     test_reduction,
     test_segment,
     test_sorting,
+    test_sparse_segment,
     test_state,
 )
 from tests.train import test_optimizers
@@ -54,6 +55,7 @@ SUITES: Final[tuple[ModuleType, ...]] = (
     test_reduction,
     test_segment,
     test_sorting,
+    test_sparse_segment,
     test_state,
     test_optimizers,
 )

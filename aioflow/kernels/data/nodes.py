@@ -99,12 +99,12 @@ def _describer(binding: Binding, function: Any = None) -> Callable[..., DatasetV
     return describe
 
 
-@binder("AioflowDataset", device="CPU", makes=DatasetValue, retains=True, opaque=True)
+@binder("AioflowDataset", device="CPU", takes=DatasetValue, makes=DatasetValue, retains=True, opaque=True)
 def dataset(binding: Binding) -> KernelBody:
     return _describer(binding)
 
 
-@binder("AioflowPythonDataset", device="CPU", makes=DatasetValue, retains=True, opaque=True)
+@binder("AioflowPythonDataset", device="CPU", takes=DatasetValue, makes=DatasetValue, retains=True, opaque=True)
 def python_dataset(binding: Binding) -> KernelBody:
     function: Any = find_function(binding.attrs["token"])
     kind = binding.attrs["kind"]
@@ -115,7 +115,7 @@ def python_dataset(binding: Binding) -> KernelBody:
     return _describer(binding, function)
 
 
-@binder("AioflowFunctionDataset", device="CPU", makes=DatasetValue, retains=True, opaque=True)
+@binder("AioflowFunctionDataset", device="CPU", takes=DatasetValue, makes=DatasetValue, retains=True, opaque=True)
 def function_dataset(binding: Binding) -> KernelBody:
     describe, body = _describer(binding), binding.body
 

@@ -10,7 +10,7 @@ from aioflow.graph.graph import Operation, Tensor
 from aioflow.graph.indexed_slices import IndexedSlices
 from aioflow.graph.opdef import ShapeContext, define_op
 from aioflow.graph.shapes import Dims, merge_dims
-from aioflow.graph.traits import sparse
+from aioflow.graph.traits import opaque
 from aioflow.ops.apply import TensorLike, constant, make
 
 __all__ = ["sparse_segment_mean", "sparse_segment_sqrt_n", "sparse_segment_sum"]
@@ -51,14 +51,14 @@ _FLOATS: Final = "T: {bfloat16, float16, float32, float64}"
 for _kind, _types in (("Sum", "T: {reals}"), ("Mean", _FLOATS), ("SqrtN", _FLOATS)):
     _attrs = [_types, *_INDEX, "sparse_gradient: bool = False"]
     _name = f"SparseSegment{_kind}"
-    define_op(_name, f"data: T, {_ROWS}", "output: T", _attrs, shape=_reduced, traits=sparse())
+    define_op(_name, f"data: T, {_ROWS}", "output: T", _attrs, shape=_reduced, traits=opaque())
     define_op(
         f"{_name}WithNumSegments",
         f"data: T, {_ROWS}, num_segments: Tnumsegments",
         "output: T",
         [*_attrs, "Tnumsegments: {index} = int32"],
         shape=_counted,
-        traits=sparse(),
+        traits=opaque(),
     )
     define_op(
         f"{_name}Grad",
@@ -66,7 +66,7 @@ for _kind, _types in (("Sum", "T: {reals}"), ("Mean", _FLOATS), ("SqrtN", _FLOAT
         "output: T",
         [_FLOATS, *_INDEX],
         shape=_spread,
-        traits=sparse(),
+        traits=opaque(),
     )
 
 # ── gradients ─────────────────────────────────────────────────────────────────────────────────────────────────────────
