@@ -102,7 +102,7 @@ def test_wheel_holds_the_license_and_the_entry_points(names: set[str]) -> None:
 _ASKS = """
 import aioflow
 try:
-    aioflow.metrics
+    aioflow.distributions
 except AttributeError as error:
     print(str(error).splitlines()[0])
 """
