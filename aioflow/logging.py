@@ -12,9 +12,10 @@ import sys
 from collections import defaultdict
 from functools import cache
 from logging import DEBUG, ERROR, FATAL, INFO, WARN
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from aioflow.loading.later import load_later as _load_later
+from aioflow.observe.logs import FallbackHandler, is_interactive
 
 __all__ = [
     "DEBUG",
@@ -42,30 +43,15 @@ __all__ = [
 _COUNTS: Final[defaultdict[tuple[str, int], itertools.count[int]]] = defaultdict(itertools.count)  # by line of a call
 
 
-class _Unconfigured(_logging.StreamHandler[TextIO]):
-    """A handler for programs that have not configured `logging`."""
-
-    def emit(self, record: _logging.LogRecord) -> None:
-        """Write the message, unless the root logger has a handler, which also receives it."""
-        if not _logging.getLogger().handlers:
-            # The stream of this moment, which the program may have replaced.
-            self.stream = sys.stdout if _is_interactive() else sys.stderr
-            super().emit(record)
-
-
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
-
-
 @cache
 def get_logger() -> _logging.Logger:
     """Return the logger "aioflow". An interactive interpreter shows its messages from INFO on."""
     logger = _logging.getLogger("aioflow")
     if not logger.handlers:
-        handler = _Unconfigured()
+        handler = FallbackHandler()
         handler.setFormatter(_logging.Formatter(_logging.BASIC_FORMAT))
         logger.addHandler(handler)
-        if _is_interactive() and not _logging.getLogger().handlers:
+        if is_interactive() and not _logging.getLogger().handlers:
             logger.setLevel(INFO)
     return logger
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Final
 
-from aioflow.cli.program import StoppedBySignal, run, run_command, run_demo, say
+from aioflow.cli.program import StoppedBySignal, print_line, run, run_command, run_demo, say
 from aioflow.cli.worker_options import WorkerOptions, make_parser, parse_options
 from aioflow.concurrency.loops import loop_factory
 from aioflow.config import SessionConfig
@@ -70,9 +70,9 @@ async def _serve(server: Server, options: WorkerOptions, told: asyncio.Event) ->
         if options.status_port is not None:
             page = await stack.enter_async_context(serve_status(server.status, options.status_port))
         await stack.enter_async_context(server)
-        print(f"{server.task} serves at {server.target}", flush=True)
+        print_line(f"{server.task} serves at {server.target}")
         if page is not None:
-            print(f"status page of {server.task}: {page}", flush=True)
+            print_line(f"status page of {server.task}: {page}")
         if options.until_eof:
             # A daemon: the read cannot be interrupted and must not keep the process alive.
             threading.Thread(target=_wait_for_the_end, args=(asyncio.get_running_loop(), told), daemon=True).start()

@@ -112,6 +112,15 @@ def add_parser(commands: Commands) -> None:
         "--soft", action="store_true", help="place nodes elsewhere if their requested device cannot run them"
     )
     parser.add_argument("--unoptimized", action="store_true", help="skip graph optimizations")
+    _add_times(parser)
+    add_computing(parser, default=None)
+    add_imports(parser)
+    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
+    parser.set_defaults(run=_run)
+
+
+def _add_times(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the times that a prediction is made from."""
     parser.add_argument(
         "--calibration",
         type=file,
@@ -125,10 +134,6 @@ def add_parser(commands: Commands) -> None:
         help="run the step with zeros for feeds (and, without --target, for the variables of a graph definition), and "
         "use its times",
     )
-    add_computing(parser, default=None)
-    add_imports(parser)
-    parser.add_argument("--svg", type=output_file, metavar="FILE", help="draw the predicted timeline")
-    parser.set_defaults(run=_run)
 
 
 def _count(text: str) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from contextvars import Context
 from functools import partial
 from types import FrameType
-from typing import Final, TypeVar
+from typing import Final, TextIO, TypeVar
 
 from aioflow.concurrency.loops import loop_factory
 from aioflow.errors import OpError
@@ -106,7 +106,17 @@ def _open_closed_streams() -> None:
 def say(name: str, line: str) -> None:
     """Print one line on stderr."""
     with suppress(OSError):  # stderr is closed
-        print(f"{name}: {line}", file=sys.stderr, flush=True)
+        print_line(f"{name}: {line}", sys.stderr)
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Print a line at once, on stdout by default, in one write: the log's thread may write to the same pipe or file.
+
+    `print` writes the end of the line separately if the stream is unbuffered.
+    """
+    chosen = sys.stdout if stream is None else stream
+    chosen.write(f"{text}\n")
+    chosen.flush()
 
 
 def in_one_line(error: BaseException) -> str:

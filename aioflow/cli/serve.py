@@ -97,13 +97,13 @@ async def _serve(options: ServeOptions, stop: _Stop) -> int:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.reload)
         _LOG.info("health checks are answered at %s; loading %s", server.url, ", ".join(options.models))
         await server.ready()
-        print(f"listening at {server.url}", flush=True)
+        program.print_line(f"listening at {server.url}")
         if isinstance(server, service.Server) and server.grpc_address:
-            print(f"listening for gRPC at {server.grpc_address}", flush=True)
+            program.print_line(f"listening for gRPC at {server.grpc_address}")
         for entry in server.index():
             version = f" version {entry.version}" if entry.version else ""
             reason = f": {entry.reason}" if entry.reason else ""
-            print(f"{entry.name}{version} is {entry.state.value.lower()}{reason}", flush=True)
+            program.print_line(f"{entry.name}{version} is {entry.state.value.lower()}{reason}")
         interrupted = await _until(server)
     if interrupted is not None:
         raise interrupted

@@ -194,6 +194,22 @@ _MOST_LINES: Final = 10_000  # that wait for the thread
 _CLOSE_SECONDS: Final = 2.0
 
 
+class FallbackHandler(logging.StreamHandler[TextIO]):
+    """A handler for programs that have not configured `logging`. It writes nothing if the root logger has a handler."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the message, unless the root logger has a handler, which also receives it."""
+        if not logging.getLogger().handlers:
+            # The stream of this moment, which the program may have replaced.
+            self.stream = sys.stdout if is_interactive() else sys.stderr
+            super().emit(record)
+
+
+def is_interactive() -> bool:
+    """Return whether the interpreter has a prompt."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
 class BackgroundHandler(logging.Handler):
     """A handler that formats a record in the caller, and writes it in a thread.
 
@@ -276,7 +292,7 @@ def log_to(options: LogOptions, stream: TextIO | None = None) -> Generator[None,
     """
     root, own = logging.getLogger(), logging.getLogger("aioflow")
     before = [(each, each.level, each.propagate) for each in (root, own, _ACCESS)]
-    is_configured = own.hasHandlers()
+    is_configured = any(not isinstance(each, FallbackHandler) for each in (*own.handlers, *root.handlers))
     handler = BackgroundHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(LogFormatter(options))
     level = options.level.upper()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
+from typing import Any
 
 import pytest
 
@@ -343,3 +345,21 @@ def test_version_option(capsys: pytest.CaptureFixture[str], name: str) -> None:
         main_of(name)(["--version"])
     assert not stopped.value.code
     assert capsys.readouterr().out == f"aioflow {af.__version__}\n"
+
+
+def test_a_printed_line_is_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Unbuffered(io.RawIOBase):
+        def __init__(self) -> None:
+            self.writes: list[bytes] = []
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any, /) -> int:
+            self.writes.append(bytes(data))
+            return len(data)
+
+    raw = Unbuffered()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="utf-8", write_through=True))  # type: ignore[type-var]  # as of PYTHONUNBUFFERED
+    aioflow.cli.program.print_line("listening at http://127.0.0.1:8000")
+    assert raw.writes == [b"listening at http://127.0.0.1:8000\n"]

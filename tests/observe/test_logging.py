@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from collections.abc import Iterator
 
 import pytest
 
 import aioflow as af
+from aioflow.observe.logs import LogOptions, log_to
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    logger = af.get_logger()
+    logger = logging.getLogger("aioflow")
     level, handlers = logger.level, list(logger.handlers)
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+    af.get_logger.cache_clear()
+
+
+def test_service_installs_its_log_although_the_logger_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    af.logging.info("a program's message")
+    stream = io.StringIO()
+    with log_to(LogOptions(level="info"), stream):
+        af.logging.info("shown")
+    assert stream.getvalue().endswith("shown\n")
+    assert logging.getLogger().handlers == []
 
 
 def test_functions_log_at_their_levels_from_the_callers_line(caplog: pytest.LogCaptureFixture) -> None:
