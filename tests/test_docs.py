@@ -157,6 +157,25 @@ async def test_checkpoint_and_inspection_examples_run_as_one_program(
     assert sizes["model-2"] < 2 * 128 * 1024
 
 
+async def test_programs_of_the_page_on_datasets_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = []
+    for _, code in _blocks((ROOT / "docs" / "data.md").read_text("utf-8"), "python"):
+        with af.Graph().as_default():
+            # In a thread, because each program has an event loop of its own.
+            await asyncio.to_thread(exec, compile(code, "data.md", "exec"), {"__name__": "__main__"})
+        printed.append(capsys.readouterr().out)
+    first, loss, mapped, continued = printed
+    assert len(re.findall(r"0\.\d*", first)) == 4, "a batch of four numbers"
+    assert float(loss) < 1e-3
+    assert mapped == f"{[float(number**2) for number in range(8)]}\n45\n"
+    order = np.array([re.findall(r"\d+", line) for line in continued.splitlines()], int)
+    assert order.shape == (4, 3)
+    assert len(np.unique(order)) == 12, "the second run continues"
+
+
 async def test_programs_of_the_models_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

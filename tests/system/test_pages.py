@@ -37,7 +37,7 @@ ALONE: Final = [
 ]
 # Pages whose programs are run by other tests.
 ELSEWHERE: Final = {
-    "tests/test_docs.py": ["compatibility.md", "distributed.md", "models.md", "training.md"],
+    "tests/test_docs.py": ["compatibility.md", "data.md", "distributed.md", "models.md", "training.md"],
     "tests/system/test_cluster_page.py": ["cluster.md"],
     "tests/system/test_docs.py": ["simulation.md", "training.md", "web.md"],
     "tests/system/test_documented_programs.py": ["serving.md"],

@@ -36,6 +36,7 @@ CASES: list[tuple[str, int, str, dict[str, bool]]] = [
     ("Adagrad", 2, "lr", {"update_slots": False}),
     ("AdagradV2", 2, "lr epsilon", {"update_slots": True}),
     ("ProximalAdagrad", 2, "lr l1 l2", {}),
+    ("AdagradDA", 3, "lr l1 l2 global_step", {}),
     ("Adadelta", 3, "lr rho epsilon", {}),
     ("Adam", 3, "beta1_power beta2_power lr beta1 beta2 epsilon", {"use_nesterov": False}),
     ("Adam", 3, "beta1_power beta2_power lr beta1 beta2 epsilon", {"use_nesterov": True}),
