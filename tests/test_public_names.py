@@ -31,7 +31,7 @@ NAMESPACES = {
     "resource_loader", "saved", "signal", "sparse", "spectral", "strings", "summary", "tensor_util", "train", "traits",
     "typing", "web",
 }  # fmt: skip
-# Those whose names can be loaded here: the flags are absl's.
+# Namespaces whose names can be loaded here: the flags need absl.
 LOADABLE = NAMESPACES - (set() if find_spec("absl") else {"flags"})
 
 # Names that TensorFlow 1 does not have. Everything else in `aioflow.__all__` is a TensorFlow name.

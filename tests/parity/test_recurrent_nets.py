@@ -10,7 +10,7 @@ import pytest
 
 from tests.parity.legacy_keras import described, rnn_cell
 
-# Of TensorFlow's cells.
+# The cells of TensorFlow.
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated and will be removed.*:UserWarning")
 
 BATCH, STEPS, FEATURES = 3, 4, 2

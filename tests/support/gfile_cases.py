@@ -134,7 +134,7 @@ EVERYWHERE: Final[dict[str, Case]] = {
     "remove all of nothing": (_changed("DeleteRecursively", "n"), "NotFoundError"),
 }  # fmt: skip
 
-# What stores need not distinguish: they may have no folders.
+# Cases that stores need not distinguish: they may have no folders.
 LOCAL: Final[dict[str, Case]] = {
     "stat below a file": (_on("Stat", "f/x"), "FailedPreconditionError"),
     "seek before the start": (lambda g, at: g.GFile(f"{at}/f").seek(-1), "InvalidArgumentError"),
